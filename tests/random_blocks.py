@@ -81,7 +81,7 @@ LARGEST = 5000  # of the numbers in a factor that is split: 13 bits, and sums of
 
 @dataclass(frozen=True)
 class Product:
-    """c[m, n] = a[m, k] b[k, n] in boxes of `block`, of which a program has one of c; operands perhaps by columns.
+    """c[m, n] = a[m, k] b[k, n] in tiles of `block`, of which a program has one of c; operands perhaps by columns.
 
     On what reads tf32, `reading` says how f32 becomes that: it is, it is rounded in the program, or it is split.
     """
@@ -95,7 +95,7 @@ class Product:
 
 
 def random_blocks(seed: int, size: int = 24, intrinsics: Sequence[str] = (), large: bool = False) -> RandomKernel:
-    """A kernel of about `size` steps, with products on these intrinsics; with `large`, also on wide boxes.
+    """A kernel of about `size` steps, with products on these intrinsics; with `large`, also on wide tiles.
 
     The module has `@zeros`, which clears the outputs, `@random`, and a main that launches both.
     """
@@ -129,11 +129,11 @@ class Blocks(Generator):
         self.used = [0] * OUTPUTS
 
     def product(self, rng: random.Random, intrinsics: Sequence[str], large: bool, programs: Sequence[int]) -> Product:
-        """A product whose boxes of c are as many as there are programs, the last ones perhaps cut off."""
+        """A product whose tiles of c are as many as there are programs, the last ones perhaps cut off."""
         intrinsic = rng.choice([name for name in intrinsics if name in PRODUCTS] or [FMA])
         if rng.random() < 0.15:
             intrinsic = FMA
-        large &= _elements(intrinsic)[0] != f64  # boxes of as many bytes as others
+        large &= _elements(intrinsic)[0] != f64  # tiles of as many bytes as others
         extents = (16, 32, 64, 128) if large else (16, 32)
         own = _extents(intrinsic)
         rows, columns, depths = (
@@ -304,7 +304,7 @@ class Blocks(Generator):
         c = self.output_views()[OUTPUTS + number]
         total = _elements(each.intrinsic)[1]
         i, j = (self.times(views_id, extent) for views_id, extent in zip(self.ids(), (bm, bn), strict=True))
-        ragged = any(extent % box for extent, box in zip(each.sizes, each.block, strict=True))
+        ragged = any(extent % tile for extent, tile in zip(each.sizes, each.block, strict=True))
         ragged |= self.rng.random() < 0.2
         down, right = (self.add(arith.SubiOp(self.index(size), at)) for size, at in ((m, i), (n, j)))
         place = self.add(arith.AddiOp(self.times(i, n), j))
@@ -376,7 +376,7 @@ def _elements(intrinsic: str) -> tuple[Any, Any]:
 
 
 def _extents(intrinsic: str) -> tuple[int, ...]:
-    """The smallest box of a product on an instruction: rows, columns, terms."""
+    """The smallest tile of a product on an instruction: rows, columns, terms."""
     return (1, 1, 1) if intrinsic == FMA else tuple(standard().find(intrinsic).extents.values())
 
 

@@ -223,7 +223,7 @@ def test_clusters_that_there_are_not_are_refused() -> None:
     b = GraphBuilder()
     graph = b.finish([linalg.matmul(b.input("x", (32, 32), "f16"), b.input("w", (32, 32), "f16"))])
     for machine in ("host", "sm_80"):
-        with pytest.raises(InvalidArgument, match="no clusters of blocks that share boxes: it lacks cluster"):
+        with pytest.raises(InvalidArgument, match="no multicast copies within a cluster: it lacks cluster"):
             tilewright.compile(graph, machine=machine, options=Options(cache=False, cluster=2))
 
 

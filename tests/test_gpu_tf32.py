@@ -226,7 +226,7 @@ def test_decisions_say_what_becomes_of_f32() -> None:
     three = reason("sm_90a", "tf32x3")
     assert f"with {MMA} as tf32x3" in three
     assert "; f32 is the sum of two tf32, three products for one" in three
-    assert "operands are split in registers, which those in boxes do not pass" in three
+    assert "operands are split in registers, which bulk copies do not pass" in three
     assert "no matrix instruction takes f32,f32->f32 with input_precision ieee" in reason("sm_90a", "ieee")
 
 

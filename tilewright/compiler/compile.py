@@ -246,10 +246,10 @@ def _check_route(machine: Cpu | Gpu, options: Options) -> None:
 
 
 def _check_cluster(machine: Cpu | Gpu, cluster: int) -> None:
-    """Raises InvalidArgument for clusters on a machine whose blocks cannot share boxes of the copy engine."""
+    """Raises InvalidArgument for clusters on a machine without multicast copies."""
     missing = {CLUSTERS, *UNITS} - set(machine.features)
     if cluster > 1 and missing:
-        fact = f"{machine.name} has no clusters of blocks that share boxes: it lacks {', '.join(sorted(missing))}"
+        fact = f"{machine.name} has no multicast copies within a cluster: it lacks {', '.join(sorted(missing))}"
         raise InvalidArgument(fact, where="cluster", help="1, which every machine has")
 
 

@@ -19,7 +19,7 @@ from tilewright.instruction.relayout import packed
 from tilewright.machine.description import Gpu
 from tilewright.operator.flatten import address
 from tilewright.operator.product_loops import merge_product_loops
-from tilewright.operator.rules.gpu_product import no_boxes, schedule_blocks
+from tilewright.operator.rules.gpu_product import no_bulk_copies, schedule_blocks
 from tilewright.tiles.parts import Parts
 from tilewright.tiles.product import Operand
 
@@ -40,7 +40,7 @@ def plan_product(planning: Planning, group: Group, machine: Gpu) -> None:
     work = merge_product_loops(work_of(planning, group, result.output, product, product.depth, product.a, factor))
     shape, chosen = block_shape(
         product, machine, input_precision=options.input_precision, intrinsics=planning.intrinsics, off=options.disable,
-        no_boxes=no_boxes(work, dtypes.size_bytes(product.a.dtype)), result=result.output.dtype,
+        no_bulk_copies=no_bulk_copies(work, dtypes.size_bytes(product.a.dtype)), result=result.output.dtype,
         choose=lambda ranking: planning.choose.tile(ranking, node.name), route=options.mma,
         cluster=options.cluster,
     )  # fmt: skip

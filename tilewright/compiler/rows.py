@@ -201,9 +201,9 @@ def _by_stride(statements: Statements) -> Statements:
 
 
 def _border_loops(stored: Stored) -> list[tuple[tuple[Axis, ...], Expr]]:
-    """Boxes that together are the border: for each dimension what lies before and after, one box where widths agree."""
+    """Parts of the border: for each dimension what lies before and after, one part where widths agree."""
     layout = stored.layout
-    boxes = []
+    border_parts = []
     for dim, (before, after) in enumerate(layout.halo):
         distance = before + layout.shape[dim]
         sides = [(0, before, 2)] if before == after else [(0, before, 1), (distance, after, 1)]
@@ -217,8 +217,8 @@ def _border_loops(stored: Stored) -> list[tuple[tuple[Axis, ...], Expr]]:
                 axis = Axis(f"z{d}", count if d == dim else extent)
                 loops.append(axis)
                 total = total + (axis + side * distance + start if d == dim else axis) * stride
-            boxes.append((tuple(loops), substitute(total, {})))
-    return boxes
+            border_parts.append((tuple(loops), substitute(total, {})))
+    return border_parts
 
 
 def _operations(body: Expr) -> int:

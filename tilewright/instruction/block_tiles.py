@@ -55,7 +55,8 @@ OVERLAP_LOSS = 0.15  # of the time of what should be hidden behind something lon
 class BlockProblem:
     """A product for blocks: sizes, how often it is done, types, and the bytes of an element of the stored result.
 
-    `no_boxes` says why the copy engine cannot move an operand; "" where it can. `input_precision` is that of `Options`.
+    `no_bulk_copies` says why the copy engine cannot move an operand; "" where it can. `input_precision` is that of
+    `Options`.
     """
 
     m: int
@@ -64,7 +65,7 @@ class BlockProblem:
     batches: int
     mma: MmaProblem
     result_bytes: int
-    no_boxes: str = ""
+    no_bulk_copies: str = ""
     input_precision: str = "ieee"
 
     @property
@@ -76,8 +77,8 @@ class BlockProblem:
         return element_bits(self.mma.c) // 8
 
 
-def is_boxed(record: Intrinsic) -> bool:
-    """Whether groups of four warps compute a record from boxes that the copy engine brings."""
+def is_warpgroup(record: Intrinsic) -> bool:
+    """Whether groups of four warps compute a record from tiles that bulk copies bring."""
     return record.group == "warpgroup128"
 
 
@@ -103,9 +104,9 @@ class Candidate:
     cycles: float = 0.0
 
     @property
-    def boxed(self) -> bool:
+    def warpgroup(self) -> bool:
         """Whether the copy engine brings what it reads."""
-        return is_boxed(self.record)
+        return is_warpgroup(self.record)
 
     def __str__(self) -> str:
         return str(self.shape)
@@ -170,7 +171,7 @@ def _shapes(problem: BlockProblem, records: tuple[Intrinsic, ...]) -> Iterator[B
         precision = precision_of(record, problem.input_precision)
         depths = [d for each in SLICE_BYTES if (d := each * 8 // bits(record.sources[0].dtype)) >= k]
         depths = [d for d in depths if d <= depth] or depths[:1]
-        if is_boxed(record):
+        if is_warpgroup(record):
             for down, across in GROUP_GRIDS:
                 for tiles in (1, 2):
                     tile = (m * down * tiles, n * across)
@@ -213,7 +214,7 @@ def _staged(
         trips = -(-slices // parts)
         if parts == 1 or (slices % parts == 0 and trips >= FEWEST_STAGES):
             counts = _stages(shape, record, problem, machine, trips)
-            most = max(counts) if is_boxed(record) else min(max(counts), USUAL_STAGES)
+            most = max(counts) if is_warpgroup(record) else min(max(counts), USUAL_STAGES)
             yield _candidate(replace(shape, stages=most, splits=parts), record, problem, machine)
 
 
@@ -251,7 +252,7 @@ def shared_bytes(shape: BlockShape, record: Intrinsic, problem: BlockProblem) ->
     if is_opaque(record):
         slots += shape.stages * (shape.m + shape.k) * PADDING_BYTES
         return max(slots, shape.m * (shape.n * problem.sum_bytes + PADDING_BYTES))
-    if not is_boxed(record):
+    if not is_warpgroup(record):
         return max(slots, shape.m * shape.n * problem.result_bytes)
     rows = min(STORED_COLUMNS * STORED_COLUMN_BYTES, shape.n // shape.warps[1] * problem.result_bytes) * shape.warps[1]
     if shape.splits > 1 or problem.result_bytes == problem.sum_bytes:
@@ -268,7 +269,7 @@ def registers(shape: BlockShape, record: Intrinsic, lanes: int) -> int:
     """About the registers of one of `lanes` threads: sums, fragments of this step of k and the next, spare ones."""
     rows, columns = shape.m // shape.warps[0], shape.n // shape.warps[1]
     sums = rows * columns * bits(record.destination.dtype) // REGISTER_BITS // lanes
-    if is_boxed(record):
+    if is_warpgroup(record):
         return sums + SPARE_REGISTERS
     step = extents(record)[2]
     fragments = (rows + columns) * step * bits(record.sources[0].dtype) // REGISTER_BITS // lanes
@@ -307,24 +308,24 @@ def _refuse(
     """The first rule that a shape breaks, with the values that break it."""
     lanes = machine.warp_sizes[0]
     threads = shape.warps[0] * shape.warps[1] * lanes
-    boxed = is_boxed(record)
+    warpgroup = is_warpgroup(record)
     needed, most = registers(shape, record, lanes), machine.max_registers_per_thread
     if needed > most:
         return Refusal("", "registers", f"about {needed} of a thread, {most} there are")
-    if threads + boxed * WARPS * lanes > machine.max_threads_per_block:
+    if threads + warpgroup * WARPS * lanes > machine.max_threads_per_block:
         return Refusal("", "threads", f"{threads}, {machine.max_threads_per_block} at most")
-    stages = FEWEST_STAGES if boxed or "cp_async" in machine.features else 1
+    stages = FEWEST_STAGES if warpgroup or "cp_async" in machine.features else 1
     bytes_, room = shared_bytes(replace(shape, stages=stages), record, problem), machine.shared_bytes_per_block
     if bytes_ > room:
         return Refusal("", "block memory", f"{bytes_} bytes with {stages} stages, {room} there are")
-    if boxed and "tensor-copies" in off:
+    if warpgroup and "tensor-copies" in off:
         return Refusal("", "pass tensor-copies", "it is switched off")
-    if boxed and not machine.features >= UNITS:
+    if warpgroup and not machine.features >= UNITS:
         return Refusal("", "units", f"the machine lacks {', '.join(sorted(UNITS - machine.features))}")
-    if boxed and shape.precision:
-        return Refusal("", shape.precision, "operands are split in registers, which those in boxes do not pass")
-    if boxed and problem.no_boxes:
-        return Refusal("", "boxes of the copy engine", problem.no_boxes)
+    if warpgroup and shape.precision:
+        return Refusal("", shape.precision, "operands are split in registers, which bulk copies do not pass")
+    if warpgroup and problem.no_bulk_copies:
+        return Refusal("", "bulk copies", problem.no_bulk_copies)
     return None
 
 
@@ -350,7 +351,7 @@ class Price:
         together = min(self.resident(each), per_unit)
         trips = -(-ceil(problem.k / shape.k) // shape.splits)
         products, memory, feed = self.slice_cycles(each)
-        ordering = SLICE_CYCLES[each.boxed]
+        ordering = SLICE_CYCLES[each.warpgroup]
         warps = prod(shape.warps) * together
         products *= max(1.0, machine.subcores / warps)
         longest = max(products, memory, feed)
@@ -361,7 +362,7 @@ class Price:
         stored = problem.sum_bytes if shape.splits > 1 else problem.result_bytes
         out = shape.m * shape.n * stored / self.l2(each)
         around = latency + own + out
-        if each.boxed:  # blocks that stay: the next tile's slices are there when this one's result leaves
+        if each.warpgroup:  # blocks that stay: the next tile's slices are there when this one's result leaves
             total = latency + max(per_unit * (busy + own + out), per_unit * (chain + own))
         else:
             total = max(per_unit * (busy + around / together), ceil(per_unit / together) * (chain + around))
@@ -379,7 +380,7 @@ class Price:
         rows, columns = shape.m // shape.warps[0], shape.n // shape.warps[1]
         warps = shape.warps[0] * shape.warps[1]
         read = warps * (rows + columns) * shape.k * size
-        if each.boxed:  # a group reads its b once for each of its products
+        if each.warpgroup:  # a group reads its b once for each of its products
             groups = warps // WARPS
             read = groups * (WARPS * rows + columns * (WARPS * rows // m)) * shape.k * size
         return (
@@ -390,7 +391,7 @@ class Price:
 
     def resident(self, each: Candidate) -> int:
         """Blocks that a multiprocessor holds at once; one where blocks stay."""
-        if each.boxed:
+        if each.warpgroup:
             return 1
         machine = self.machine
         threads = each.shape.warps[0] * each.shape.warps[1] * machine.warp_sizes[0]

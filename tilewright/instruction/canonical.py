@@ -309,7 +309,7 @@ class _Work:
     def _isolated(self, factor: Expr) -> Expr:
         """A node for a factor; its dimensions are the affine forms of loops that index what the factor reads.
 
-        Where these do not tell all of the factor, or vary together in a way that a box of them does not show (a read
+        Where these do not tell all of the factor, or vary together in a way that a tile of them does not show (a read
         would leave its tensor, or the tensor would be larger than the loops), the loops are the dimensions.
         """
         loops = [axis for axis in self.compute.loops if _uses(factor, {axis})]

@@ -1,6 +1,6 @@
 """A mapping run: operands packed by the generated relayouts, every call made by `execute`, the result unpacked.
 
-Calls that differ in spatial loops only are made together, as one batch of boxes; reductions around the intrinsic run
+Calls that differ in spatial loops only are made together, as one batch of tiles; reductions around the intrinsic run
 one after another, in loop order, as generated code would.
 """
 
@@ -23,10 +23,10 @@ from tilewright.instruction.relayout import relayouts, unpacked
 from tilewright.intrinsics.elements import storage
 
 Array = np.ndarray[Any, Any]
-#: ``execute(record, dst, *srcs)``: boxes with the operands' loops as last axes, any batch axes before them.
+#: ``execute(record, dst, *srcs)``: tiles with the operands' loops as last axes, any batch axes before them.
 Execute = Callable[..., Array]
 
-_BATCH_ELEMENTS = 1 << 22  # of the boxes of one batch of calls
+_BATCH_ELEMENTS = 1 << 22  # of the tiles of one batch of calls
 
 
 def emulate(physical: PhysicalMapping, tensors: Mapping[str, Array], *, execute: Execute | None = None) -> Array:
@@ -52,8 +52,8 @@ def emulate_packed(physical: PhysicalMapping, packed: list[Array], *, execute: E
     for place, array in zip(sources, packed, strict=True):
         if array.shape != place.shape:
             raise InvalidArgument(f"{place.operand.role} is stored as {list(place.shape)}, given {list(array.shape)}")
-    boxes = [
-        _boxes(place, array).astype(storage(place.dtype), copy=False)
+    tiles = [
+        _tiles(place, array).astype(storage(place.dtype), copy=False)
         for place, array in zip(sources, packed, strict=True)
     ]
     compute, record = physical.match.compute, physical.record
@@ -73,7 +73,7 @@ def emulate_packed(physical: PhysicalMapping, packed: list[Array], *, execute: E
         total = flat[chunk]
         for step in _reductions(physical):
             at.update(step)
-            called = [_take(box, place, at, len(chunk)) for box, place in zip(boxes, sources, strict=True)]
+            called = [_take(tile, place, at, len(chunk)) for tile, place in zip(tiles, sources, strict=True)]
             total = run(record, total, *called)
         flat[chunk] = total
     return _stored(destination, result)
@@ -119,18 +119,18 @@ def _reductions(physical: PhysicalMapping) -> Iterator[dict[Axis | str, Any]]:
         yield dict(zip(keys, point, strict=True))
 
 
-def _take(boxes: Array, place: Placement, at: Mapping[Axis | str, Any], count: int) -> Array:
-    """The box of an operand for every call of a batch."""
+def _take(tiles: Array, place: Placement, at: Mapping[Axis | str, Any], count: int) -> Array:
+    """The tile of an operand for every call of a batch."""
     index = []
     for outer in place.outer:
         terms = [at[axis] * coefficient for axis, coefficient in outer.form.terms.items()]
         index.append(np.broadcast_to(sum(terms, start=outer.form.constant), (count,)))
     index += [np.broadcast_to(at[loop.name], (count,)) for loop in place.loops]
-    return boxes[tuple(index)] if index else np.broadcast_to(boxes, (count, *boxes.shape))
+    return tiles[tuple(index)] if index else np.broadcast_to(tiles, (count, *tiles.shape))
 
 
-def _boxes(place: Placement, array: Array) -> Array:
-    """A stored operand as [outer, tile numbers, box]: the box in the order of the operand's loops."""
+def _tiles(place: Placement, array: Array) -> Array:
+    """A stored operand as [outer, tile numbers, tile]: the tile in the order of the operand's loops."""
     front = len(place.outer)
     extents = [loop.extent for loop in place.loops]
     own = [place.operand.loops.index(loop.name) for loop in place.loops]
@@ -148,8 +148,8 @@ def _boxes(place: Placement, array: Array) -> Array:
     return moved.reshape(*array.shape[:head], *(extents[own.index(number)] for number in range(len(own))))
 
 
-def _stored(place: Placement, boxes: Array) -> Array:
-    """The inverse of `_boxes`."""
+def _stored(place: Placement, tiles: Array) -> Array:
+    """The inverse of `_tiles`."""
     front = len(place.outer)
     count = len(place.loops)
     extents = [loop.extent for loop in place.loops]
@@ -157,17 +157,17 @@ def _stored(place: Placement, boxes: Array) -> Array:
         own = [place.operand.loops.index(loop.name) for loop in place.loops]
         pairs = [axis for number in range(count) for axis in (front + number, front + count + own[number])]
         whole = [tiles * have for tiles, have in zip(place.tiles, extents, strict=True)]
-        found = boxes.transpose(*range(front), *pairs).reshape(*boxes.shape[:front], *whole)
+        found = tiles.transpose(*range(front), *pairs).reshape(*tiles.shape[:front], *whole)
         room = place.leading - whole[-1] if whole else 0
         return np.pad(found, [(0, 0)] * (found.ndim - 1) + [(0, room)]) if room else found
     order = _digit_order(place)
     head = front + count
-    split = boxes.reshape(*boxes.shape[:head], *(place.digits[number].extent for number in order))
+    split = tiles.reshape(*tiles.shape[:head], *(place.digits[number].extent for number in order))
     return split.transpose(*range(head), *(head + order.index(number) for number in range(len(order))))
 
 
 def _digit_order(place: Placement) -> list[int]:
-    """The digits by loop of the operand, highest first: the order in which they make up the box's index."""
+    """The digits by loop of the operand, highest first: the order in which they make up the tile's index."""
     positions = {name: number for number, name in enumerate(place.operand.loops)}
     digits = place.digits
     return sorted(range(len(digits)), key=lambda number: (positions[digits[number].index], -digits[number].divisor))

@@ -18,7 +18,15 @@ from tilewright.errors import ScheduleError
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Read
-from tilewright.instruction.block_tiles import BlockProblem, Candidate, Ranking, is_boxed, precision_of, rank, sliced
+from tilewright.instruction.block_tiles import (
+    BlockProblem,
+    Candidate,
+    Ranking,
+    is_warpgroup,
+    precision_of,
+    rank,
+    sliced,
+)
 from tilewright.instruction.mma.deduce import deduce_mma
 from tilewright.instruction.mma.eligibility import usable
 from tilewright.instruction.mma.policy import Options, Policy
@@ -122,20 +130,20 @@ def _sums(result: str) -> str:
 
 def block_shape(
     product: MappedProduct, machine: Gpu, *, input_precision: str = "ieee", intrinsics: Registry | None = None,
-    off: Collection[str] = (), no_boxes: str = "", result: str = "",
+    off: Collection[str] = (), no_bulk_copies: str = "", result: str = "",
     choose: Callable[[Ranking], Candidate | None] = lambda ranking: None, route: str = "auto", cluster: int = 1,
 ) -> tuple[BlockShape, Decision]:  # fmt: skip
     """The tile of a block for a product: the cheapest of `block_candidates`; without one, for multiply-adds.
 
-    `choose` is asked first. A tile whose operands come by boxes is one of `cluster` blocks that share them; prices know
-    nothing of that.
+    `choose` is asked first. A tile whose operands come by bulk copies is one of `cluster` blocks that share them;
+    prices know nothing of that.
     """
     subject = f"block of {product.compute.name}"
     m, n, k = product.sizes
     a, b, c = _types(product)
     found, deductions = block_candidates(
-        product, machine, input_precision=input_precision, intrinsics=intrinsics, off=off, no_boxes=no_boxes,
-        result=result, route=route,
+        product, machine, input_precision=input_precision, intrinsics=intrinsics, off=off,
+        no_bulk_copies=no_bulk_copies, result=result, route=route,
     )  # fmt: skip
     by_route = "" if route == "auto" else f" by {route}"
     what = f"{m}x{n}x{k} {a},{b}->{c}{by_route}"
@@ -176,7 +184,7 @@ def _alone(tile: Candidate, sizes: tuple[int, int], cluster: int, machine: Gpu, 
         return f"{machine.name} has none"
     if "multicast" in off:
         return "multicast is switched off"
-    if not tile.boxed:
+    if not tile.warpgroup:
         return "its operands come without the copy engine"
     tiles = [-(-size // side) for size, side in zip(sizes, (tile.shape.m, tile.shape.n), strict=True)]
     return "" if max(tiles) >= cluster else f"there are {tiles[0]} x {tiles[1]} tiles"
@@ -184,13 +192,14 @@ def _alone(tile: Candidate, sizes: tuple[int, int], cluster: int, machine: Gpu, 
 
 def block_candidates(
     product: MappedProduct, machine: Gpu, *, input_precision: str = "ieee", intrinsics: Registry | None = None,
-    off: Collection[str] = (), no_boxes: str = "", result: str = "", route: str = "auto",
+    off: Collection[str] = (), no_bulk_copies: str = "", result: str = "", route: str = "auto",
 ) -> tuple[Ranking, tuple[Refusal, ...]]:  # fmt: skip
     """Every tile that a block may have on a matrix instruction, cheapest first, and why none was deduced.
 
-    `off` names passes that are left out, `no_boxes` says why the copy engine cannot move an operand, `result` is the
-    type in which the result is stored (default: that of the sums). `route` is a value of `Options.mma`; "auto" takes
-    instructions of unspecified fragment layouts only where there are no others. `input_precision` is that of `Options`.
+    `off` names passes that are left out, `no_bulk_copies` says why the copy engine cannot move an operand, `result` is
+    the type in which the result is stored (default: that of the sums). `route` is a value of `Options.mma`; "auto"
+    takes instructions of unspecified fragment layouts only where there are no others. `input_precision` is that of
+    `Options`.
     """
     target, mma = mma_target(machine, intrinsics), _problem(product, input_precision != "ieee")
     m, n, k = product.sizes
@@ -211,9 +220,9 @@ def block_candidates(
     if target.async_copies or table is not None or not deduced:
         records = _records(target, registry, mma, forbidden)
     if route != "auto":
-        records = tuple(record for record in records if not is_boxed(record))
+        records = tuple(record for record in records if not is_warpgroup(record))
     result_bytes = dtypes.size_bytes(result) if result else bits(mma.c) // 8
-    problem = BlockProblem(m, n, k, iterations(product.outer), mma, result_bytes, no_boxes, input_precision)
+    problem = BlockProblem(m, n, k, iterations(product.outer), mma, result_bytes, no_bulk_copies, input_precision)
     refusals = tuple(Refusal(path, str(reason)) for path, reason in deduction.refusals)
     return rank(problem, machine, records, deduced, frozenset(off)), refusals
 
@@ -236,7 +245,7 @@ def _reading(chosen: Candidate, off: Collection[str]) -> str:
         return ""
     if chosen.shape.precision:
         return "; f32 is the sum of two tf32, three products for one"
-    if chosen.boxed:
+    if chosen.warpgroup:
         return "; f32 is cut to tf32, since operands in block memory pass no registers in which to round"
     return "; f32 is cut to tf32" if ROUNDING in off else "; f32 is rounded to tf32"
 

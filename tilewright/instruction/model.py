@@ -409,7 +409,7 @@ class Access:
     output: bool = False
 
     def bytes(self, extents: Mapping[str, float]) -> float:
-        """Footprint of a box of iterations: distinct elements, each dimension an interval."""
+        """Footprint of a tile of iterations: distinct elements, each dimension an interval."""
         spans = (1 + sum(abs(step) * (extents[loop] - 1) for loop, step in dim.items()) for dim in self.dims)
         return prod(spans) * self.element_bytes
 

@@ -252,7 +252,7 @@ def physical(
 
 def has_formula(operand: Operand) -> bool:
     """Whether the operand's layout says where in its tile every element lies."""
-    return isinstance(operand.layout, str) and operand.layout not in ("box", "opaque", "descriptor")
+    return isinstance(operand.layout, str) and operand.layout not in ("row_major", "opaque", "descriptor")
 
 
 def fits(placement: Placement, move: Movement) -> bool:

@@ -64,9 +64,9 @@ class ProductCost:
         columns = _pieces(-(-work.columns.size // lanes), width)
         unrolled = k_unroll(work) // work.group
         total = 0.0
-        for (count, vectors), *boxes in product(columns, *rows):
-            height = prod(size for _, size in boxes)
-            tiles = prod((each for each, _ in boxes), start=count)
+        for (count, vectors), *row_tiles in product(columns, *rows):
+            height = prod(size for _, size in row_tiles)
+            tiles = prod((each for each, _ in row_tiles), start=count)
             total += tiles * self._visit_cycles(height, vectors, steps, visits, unrolled)
         return total * visits * prod(axis.size for axis in work.outer)
 

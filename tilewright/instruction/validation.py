@@ -260,12 +260,12 @@ def _overflow(record: Intrinsic, execute: Execute) -> str | None:
     shapes = {operand.role: tuple(record.extents[name] for name in operand.loops) for operand in record.operands}
     destination = record.destination
     for extremes in product(*map(_extremes, record.sources)):
-        boxes = [
+        tiles = [
             np.full(shapes[operand.role], value, storage(operand.dtype))
             for operand, value in zip(record.sources, extremes, strict=True)
         ]
         start = np.zeros(shapes[destination.role], dtypes.numpy_dtype(destination.dtype))
-        found = int(np.asarray(execute(record, start, *boxes)).reshape(-1)[0])
+        found = int(np.asarray(execute(record, start, *tiles)).reshape(-1)[0])
         terms = prod(loop.extent for loop in record.loops if loop.kind == "R")
         wanted = terms * _contribution(record, extremes)
         width = dtypes.bits(destination.dtype)
@@ -466,7 +466,7 @@ def resized(compute: Compute, extents: Names[Axis, int]) -> Compute:
 
 
 def small_record(record: Intrinsic) -> Intrinsic:
-    """The record with long loops cut to 2 and operands in plain boxes: the same arithmetic on less."""
+    """The record with long loops cut to 2 and operands in plain tiles: the same arithmetic on less."""
     group = lcm(RULES[record.numerics.rule].group, record.numerics.group or 1)
     extents = {
         loop.name: loop.extent if loop.extent <= _KEPT_EXTENT else group if loop.kind == "R" and group > 1 else 2
@@ -474,7 +474,7 @@ def small_record(record: Intrinsic) -> Intrinsic:
     }
     if extents == dict(record.extents):
         return record
-    operands = tuple(replace(operand, layout="box") for operand in record.operands)
+    operands = tuple(replace(operand, layout="row_major") for operand in record.operands)
     return replace(record, extents=extents, operands=operands, memory=())
 
 

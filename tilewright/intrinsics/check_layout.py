@@ -14,7 +14,7 @@ from tilewright.intrinsics.formula import formula
 from tilewright.intrinsics.fragments import places
 from tilewright.intrinsics.intrinsic import GROUP_LANES, Fragment, Intrinsic, Movement, Operand
 
-WORDS = ("box", "descriptor", "opaque")  # layouts that are not a formula
+WORDS = ("row_major", "descriptor", "opaque")  # layouts that are not a formula
 NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _PARAMETER = re.compile(r"(addr|base|stride|ld)(_\w+)?")
 
@@ -54,7 +54,7 @@ def _fault(fragment: Fragment, loops: tuple[str, ...], shape: tuple[int, ...]) -
         if outside.any():
             lane, e = (int(number) for number in np.argwhere(outside)[0])
             return (
-                f"leaves the box: lane {lane}, e {e} holds {loop} = {index[lane, e]}, its extent is {extent} ({text})"
+                f"leaves the tile: lane {lane}, e {e} holds {loop} = {index[lane, e]}, its extent is {extent} ({text})"
             )
     if not shape:
         return "" if fragment.lanes * fragment.elements == 1 or fragment.replicated else "holds a scalar twice"
@@ -73,7 +73,7 @@ def _fault(fragment: Fragment, loops: tuple[str, ...], shape: tuple[int, ...]) -
 
 
 def _check_offsets(record: Intrinsic, operand: Operand, text: str) -> None:
-    """A formula is a bijection from the box to offsets 0 to elements - 1."""
+    """A formula is a bijection from the tile to offsets 0 to elements - 1."""
     index, shape = formula(text), record.shape(operand)
     if unknown := index.names - set(operand.loops):
         refuse(f"{sorted(unknown)[0]!r} is unknown in the layout of {operand.role}: {text!r}",
@@ -90,7 +90,7 @@ def _check_offsets(record: Intrinsic, operand: Operand, text: str) -> None:
 
 
 def _shared(loops: tuple[str, ...], shape: tuple[int, ...], offsets: np.ndarray[Any, np.dtype[np.int64]]) -> str:
-    """Two elements of a box that have one offset, in words; "" if there are none."""
+    """Two elements of a tile that have one offset, in words; "" if there are none."""
     order = np.argsort(offsets, kind="stable")
     same = np.flatnonzero(np.diff(offsets[order]) == 0)
     if not same.size:

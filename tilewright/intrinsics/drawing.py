@@ -69,7 +69,7 @@ def draw(record: Intrinsic, operand: Operand) -> str:
 
 _KINDS = {"S": "spatial", "R": "reduced"}
 _WORDS = {
-    "box": "lies in the order of its loops, the last one fastest",
+    "row_major": "lies in the order of its loops, the last one fastest",
     "descriptor": "is read from shared memory, where a descriptor says",
     "opaque": "has an unspecified layout: only the same operation on every element is possible",
 }

@@ -1,4 +1,4 @@
-"""The reference behaviour of a record: boxes in, box out, bit for bit, for many calls at once."""
+"""The reference behaviour of a record: tiles in, tile out, bit for bit, for many calls at once."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ COMBINES: dict[str, Callable[[Array, Array], Array]] = {"sum": np.add, "max": np
 def execute(record: Intrinsic, dst: Array, *sources: Array) -> Array:
     """The new destination of one call, or of many: ``combine(dst, body(sources))`` over all loops of the record.
 
-    Every array is a box: its last axes are the extents of the operand's loops, in order, its first axes any batch,
+    Every array is a tile: its last axes are the extents of the operand's loops, in order, its first axes any batch,
     which broadcasts. Element types are those of the record (`elements.storage`). `dst` is not changed.
-    Raises InvalidArgument for a box of another shape or type.
+    Raises InvalidArgument for a tile of another shape or type.
     """
     if len(sources) != len(record.sources):
         raise InvalidArgument(f"{len(sources)} sources, the record has {len(record.sources)}", where=record.name)
-    for operand, box in zip(record.operands, (*sources, dst), strict=True):
-        _check_box(record, operand, box)
+    for operand, tile in zip(record.operands, (*sources, dst), strict=True):
+        _check_tile(record, operand, tile)
     integer = not is_float(record.destination.dtype)
     factors = [
-        _aligned(record, operand, widen(box, operand.dtype, integer=integer))
-        for operand, box in zip(record.sources, sources, strict=True)
+        _aligned(record, operand, widen(tile, operand.dtype, integer=integer))
+        for operand, tile in zip(record.sources, sources, strict=True)
     ]
     rank = len(record.destination.loops)
-    batch = np.broadcast_shapes(*(box.shape[: box.ndim - len(o.loops)] for o, box in zip(
+    batch = np.broadcast_shapes(*(tile.shape[: tile.ndim - len(o.loops)] for o, tile in zip(
         record.operands, (*sources, dst), strict=True)))  # fmt: skip
     start = np.broadcast_to(dst, (*batch, *dst.shape[dst.ndim - rank :]))
     places = {operand.role: place for place, operand in enumerate(record.sources)}
@@ -52,24 +52,24 @@ def execute(record: Intrinsic, dst: Array, *sources: Array) -> Array:
     return np.array(result)
 
 
-def _check_box(record: Intrinsic, operand: Operand, box: Array) -> None:
+def _check_tile(record: Intrinsic, operand: Operand, tile: Array) -> None:
     shape, dtype = record.shape(operand), storage(operand.dtype)
-    if not isinstance(box, np.ndarray) or box.dtype != dtype or box.shape[max(0, box.ndim - len(shape)) :] != shape:
-        found = f"{box.dtype}{list(box.shape)}" if isinstance(box, np.ndarray) else type(box).__name__
+    if not isinstance(tile, np.ndarray) or tile.dtype != dtype or tile.shape[max(0, tile.ndim - len(shape)) :] != shape:
+        found = f"{tile.dtype}{list(tile.shape)}" if isinstance(tile, np.ndarray) else type(tile).__name__
         raise InvalidArgument(
             f"{operand.role} is {found}, not {dtype}{['...', *shape]}".replace("'", ""), where=record.name
         )
 
 
-def _aligned(record: Intrinsic, operand: Operand, box: Array) -> Array:
+def _aligned(record: Intrinsic, operand: Operand, tile: Array) -> Array:
     """Axes: batch, every loop of the destination (extent 1 where the operand lacks it), then its reduction loops."""
     spatial = record.destination.loops
-    rank = box.ndim - len(operand.loops)
+    rank = tile.ndim - len(operand.loops)
     order = [loop for loop in spatial if loop in operand.loops]
     order += [loop for loop in operand.loops if loop not in spatial]
-    box = box.transpose(*range(rank), *(rank + operand.loops.index(loop) for loop in order))
+    tile = tile.transpose(*range(rank), *(rank + operand.loops.index(loop) for loop in order))
     shape = [record.extents[loop] if loop in operand.loops else 1 for loop in spatial]
-    return box.reshape(*box.shape[:rank], *shape, *box.shape[rank + len(set(spatial) & set(operand.loops)) :])
+    return tile.reshape(*tile.shape[:rank], *shape, *tile.shape[rank + len(set(spatial) & set(operand.loops)) :])
 
 
 def _points(record: Intrinsic, factors: list[Array]) -> Iterator[Factors]:

@@ -1,4 +1,4 @@
-"""Fragments as arrays: which element lanes hold, scattering boxes into registers and gathering them back.
+"""Fragments as arrays: which element lanes hold, scattering tiles into registers and gathering them back.
 
 Also the ways in which shared memory feeds them: `ldmatrix`, swizzled tiles and matrix descriptors.
 """
@@ -46,39 +46,39 @@ def fragment_of(record: Intrinsic, role: str) -> tuple[Operand, Fragment]:
     return operand, operand.layout
 
 
-def to_registers(fragment: Fragment, box: Array) -> Array:
-    """Registers (..., lanes, elements) that hold a box (..., loops of the operand)."""
+def to_registers(fragment: Fragment, tile: Array) -> Array:
+    """Registers (..., lanes, elements) that hold a tile (..., loops of the operand)."""
     where: Any = (..., *places(fragment))
-    return np.asarray(box[where])
+    return np.asarray(tile[where])
 
 
 def from_registers(fragment: Fragment, registers: Array, shape: tuple[int, ...]) -> Array:
-    """The box that registers (..., lanes, elements) hold.
+    """The tile that registers (..., lanes, elements) hold.
 
     Raises InvalidArgument where lanes that hold the same element differ: hardware reads any of them.
     """
-    box = np.zeros((*registers.shape[:-2], *shape), registers.dtype)
+    tile = np.zeros((*registers.shape[:-2], *shape), registers.dtype)
     where: Any = (..., *places(fragment))
-    box[where] = registers
+    tile[where] = registers
     if fragment.replicated:
-        one, other = (np.ascontiguousarray(each).view(np.uint8) for each in (to_registers(fragment, box), registers))
+        one, other = (np.ascontiguousarray(each).view(np.uint8) for each in (to_registers(fragment, tile), registers))
         differs = one != other
         if differs.any():
             *_, lane, byte = (int(number) for number in np.argwhere(differs)[0])
             element = byte // registers.dtype.itemsize
             raise InvalidArgument(f"lane {lane}, element {element} differs from another lane with the same element")
-    return box
+    return tile
 
 
 def execute_registers(record: Intrinsic, dst: Array, *sources: Array) -> Array:
-    """As `execute`, on registers (..., lanes, elements): gathers boxes, executes, scatters the result."""
+    """As `execute`, on registers (..., lanes, elements): gathers tiles, executes, scatters the result."""
     from tilewright.intrinsics.execute import execute
 
-    boxes = []
+    tiles = []
     for operand, registers in zip(record.operands, (*sources, dst), strict=True):
         _, fragment = fragment_of(record, operand.role)
-        boxes.append(from_registers(fragment, registers, record.shape(operand)))
-    return to_registers(fragment_of(record, record.destination.role)[1], execute(record, boxes[-1], *boxes[:-1]))
+        tiles.append(from_registers(fragment, registers, record.shape(operand)))
+    return to_registers(fragment_of(record, record.destination.role)[1], execute(record, tiles[-1], *tiles[:-1]))
 
 
 def ldmatrix(shared: Array, row_bytes: Array, count: int, *, transposed: bool = False) -> Array:

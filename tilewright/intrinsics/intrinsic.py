@@ -80,14 +80,14 @@ class Operand(Readable):
     """One operand of the body: its role (`Src1`, `Src2`, `Dst`), element type, loops, scope and place in it.
 
     `layout` is a `Fragment` (registers of lanes), a formula for the element offset over the operand's loops
-    (``"4 * i + r"``), or one of the words box (row-major), descriptor, opaque.
+    (``"4 * i + r"``), or one of the words row_major, descriptor, opaque.
     """
 
     role: str = required(string)
     dtype: DType = required(string)
     loops: tuple[str, ...] = required(several(string))
     scope: Scope = optional(string, "reg")
-    layout: Fragment | str = optional(_layout, "box")
+    layout: Fragment | str = optional(_layout, "row_major")
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ class Intrinsic(Readable):
         raise InvalidIntrinsic(f"no operand {role!r}", where=self.name, help=f"one of {roles}")
 
     def shape(self, operand: Operand) -> tuple[int, ...]:
-        """The extents of an operand's loops: the shape of its box."""
+        """The extents of an operand's loops: the shape of its tile."""
         return tuple(self.extents[loop] for loop in operand.loops)
 
     @property

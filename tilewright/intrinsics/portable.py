@@ -59,7 +59,7 @@ def multiply_add(
         target,
         f"Dst[i2] += {'Src1[i2]' if full else 'Src1[]'} * Src2[i2]",
         {"i2": lanes},
-        ((a, loops, "box"), (b, ("i2",), "i2"), (c, ("i2",), "i2")),
+        ((a, loops, "row_major"), (b, ("i2",), "i2"), (c, ("i2",), "i2")),
         cost=cost or Cost(0.5 if plain else 1.5, 4.0),
         source="IEEE 754 fusedMultiplyAdd, or multiply and add" if plain else "exact conversion, then a multiply-add",
         numerics=Numerics(rule, order="fixed" if fused or not is_float(c) else "unspecified"),

@@ -24,7 +24,7 @@ def matrix(
     target: str,
     shape: tuple[int, int, int],
     dtypes: tuple[str, str, str],
-    layouts: tuple[Layout, Layout, Layout] = ("box", "box", "box"),
+    layouts: tuple[Layout, Layout, Layout] = ("row_major", "row_major", "row_major"),
     *,
     cost: Cost,
     source: str,

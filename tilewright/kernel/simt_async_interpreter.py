@@ -253,7 +253,7 @@ def _mma(group: Group, op: WarpgroupMmaOp, active: Array) -> None:
             a = group.full(op.a)[lanes][None]
         else:
             a = _operand(group, op, op.a, op.a_offset, matrix_of(op.a_matrix), (ROWS, k), lanes)
-        result[lanes] = fragments.multiply_boxes(record, a, b, c)[0]
+        result[lanes] = fragments.multiply_tiles(record, a, b, c)[0]
         group.started(op, lanes, threads)
     group.values[op.result] = result
 

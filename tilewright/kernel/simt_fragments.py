@@ -64,19 +64,19 @@ def multiply(record: Intrinsic, a: Array, b: Array, c: Array) -> Array:
     _check_lanes(record, lanes)
     if len(record.sources) != 2:
         raise InvalidProgram(f"{record.name} has {len(record.sources)} sources; products have 2")
-    boxes, fragment = [], None
+    tiles, fragment = [], None
     for letter, operand, registers in zip(_OPERANDS, record.operands, (a, b, c), strict=True):
         fragment = _fragment(record, letter, registers.shape[2], lanes)
         held = np.ascontiguousarray(registers).view(_stored(record, letter, operand.dtype, registers.dtype))
         try:
-            boxes.append(from_registers(fragment, held, record.shape(operand)))
+            tiles.append(from_registers(fragment, held, record.shape(operand)))
         except CompileError as error:
             raise InvalidProgram(f"{letter} of {record.name}: {error.message}") from None
     assert fragment is not None
-    return to_registers(fragment, execute(record, boxes[2], boxes[0], boxes[1])).view(c.dtype)
+    return to_registers(fragment, execute(record, tiles[2], tiles[0], tiles[1])).view(c.dtype)
 
 
-def multiply_boxes(record: Intrinsic, a: Array, b: Array, c: Array) -> Array:
+def multiply_tiles(record: Intrinsic, a: Array, b: Array, c: Array) -> Array:
     """``a * b + c`` of four warps: c on registers (groups, lanes, elements), b (N, K) from memory, a (M, K)
     from there or, with three axes, on registers too. InvalidProgram where the record does not fit.
     """
@@ -85,15 +85,15 @@ def multiply_boxes(record: Intrinsic, a: Array, b: Array, c: Array) -> Array:
 
     lanes = c.shape[1]
     _check_lanes(record, lanes)
-    boxes, fragment = [], None
+    tiles, fragment = [], None
     for letter, operand, given in zip(_OPERANDS, record.operands, (a, b.T, c), strict=True):
         held = np.ascontiguousarray(given).view(_stored(record, letter, operand.dtype, given.dtype))
         if given.ndim == 3:
             fragment = _fragment(record, letter, given.shape[2], lanes)
             held = from_registers(fragment, held, record.shape(operand))
-        boxes.append(held)
+        tiles.append(held)
     assert fragment is not None
-    return to_registers(fragment, execute(record, boxes[2], boxes[0], boxes[1])).view(c.dtype)
+    return to_registers(fragment, execute(record, tiles[2], tiles[0], tiles[1])).view(c.dtype)
 
 
 def _check_lanes(record: Intrinsic, lanes: int) -> None:

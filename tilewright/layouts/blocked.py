@@ -16,7 +16,7 @@ from tilewright.layouts.shared import checked_bits
 
 @dataclass(frozen=True)
 class Blocked(Distributed):
-    """Every lane holds a box of `size_per_thread`, a warp a box of lanes, the block a box of warps.
+    """Every lane holds a tile of `size_per_thread`, a warp a tile of lanes, the block a tile of warps.
 
     `order` lists the dimensions from the fastest to the slowest, for registers, lanes and warps alike.
     """

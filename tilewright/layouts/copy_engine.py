@@ -5,13 +5,13 @@ Facts of such units, whichever machine has them: CUDA driver API, cuTensorMapEnc
 
 from __future__ import annotations
 
-UNITS = frozenset({"mbarrier", "tma", "wgmma"})  # that products on boxes take, as machine files name them
+UNITS = frozenset({"mbarrier", "tma", "wgmma"})  # that warp-group products take, as machine files name them
 CLUSTERS = "cluster"  # the unit by which blocks reach each other's memory, and boxes that of several
 TENSOR_RANK = 5  # dimensions of a tensor, at most
 BOX_EXTENT = 256  # the longest side of a box
 ROW_MULTIPLE = 16  # bytes of which distances in a tensor and rows of a box are multiples
 SPANS = (128, 64, 32)  # bytes of rows whose groups of 16 bytes change places, the widest first
-TURNED_BYTES = 2  # of elements that products also read from memory along m and n; others only along k
+TRANSPOSED_BYTES = 2  # of elements that products also read from memory along m and n; others only along k
 
 
 def is_distance(distance_bytes: int) -> bool:

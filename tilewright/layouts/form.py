@@ -52,7 +52,8 @@ class Form(ABC):
 class Distributed(Form):
     """A tile spread over the registers of the lanes of the warps of a block.
 
-    One repetition covers a box; larger tiles repeat it in registers, in smaller ones bits that reach outside replicate.
+    One repetition covers a tile; larger tiles repeat it in registers, in smaller ones bits that reach outside
+    replicate.
     """
 
     @property

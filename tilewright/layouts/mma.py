@@ -18,7 +18,7 @@ from tilewright.layouts.linear import LinearLayout, along, dims, product, repeat
 
 
 class Matrix(Distributed):
-    """The result of a matrix instruction: `warps` tile the instruction's box; further boxes are in registers."""
+    """The result of a matrix instruction: `warps` repeat the instruction's tile; further tiles are in registers."""
 
     warps: tuple[int, ...]
 
@@ -74,7 +74,7 @@ class Matrix(Distributed):
 
 
 def _pairs(rows: int, columns: int, m: str, n: str) -> list[LinearLayout]:
-    """A box whose boxes of 8 x 8 have pairs along n in each of 4 lanes, 8 rows of them along m."""
+    """A tile whose tiles of 8 x 8 have pairs along n in each of 4 lanes, 8 rows of them along m."""
     return [
         along("register", 2, n), along("lane", 4, n), along("lane", 8, m),
         along("register", rows // 8, m), along("register", columns // 8, n),

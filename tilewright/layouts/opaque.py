@@ -34,7 +34,7 @@ class Opaque(LinearLayout):
         return self._parent.instr
 
     @property
-    def box(self) -> tuple[int, int]:
+    def tile(self) -> tuple[int, int]:
         """Rows and columns of one fragment."""
         m, n, k = self.instr
         return {"a": (m, k), "b": (k, n), "c": (m, n)}[self.operand]
@@ -45,7 +45,7 @@ class Opaque(LinearLayout):
         parent = Wmma((1, 1), self.instr)
         width = self.form.width if isinstance(self.form, DotOperand) else 0
         own = DotOperand(self.form.index, parent, width) if isinstance(self.form, DotOperand) else parent
-        return own.to_linear(self.box)
+        return own.to_linear(self.tile)
 
     @property
     def _parent(self) -> Wmma:

@@ -1,7 +1,7 @@
 """Products to one kernel of blocks: a tile of the result per block, a loop over k tiles around `tile.dot`.
 
-The rows of a tile are a box over the m loops, a slice of k is a box over the k loops: windows, strides and any order of
-storage are strides of a load, not copies. Where a box sticks out of a loop, loads give zeros and nothing is stored.
+The rows of a tile are points of the m loops, a k tile has points of the k loops: windows, strides and any order of
+storage are strides of a load, not copies. Where a tile sticks out of a loop, loads give zeros and nothing is stored.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 store.
 
 ``acc[m, n] = sum over k of a[m, k] * b[k, n]`` where m, n and k each stand for any number of loops (a mapping says
-which). The m loops are tiled as a box, so a tile's rows are any constant offsets in memory: windows, strides and
+which). Every m loop is tiled, so a tile's rows are any constant offsets in memory: windows, strides and
 channels-last images need no copy.
 """
 

@@ -1,6 +1,6 @@
 """The space of schedules of one product on a CPU: register tiles, orders of the loops, blocks of k.
 
-A point says what a person would: the box of rows and the vectors of the register tile, the loops outermost first, and
+A point says what a person would: the rows and the vectors of the register tile, the loops outermost first, and
 into how many blocks the sums are cut. `ProductSpace` has every valid point once, in an order that is the same on every
 run. A mapping restricts the space to tiles with several rows along its own loops.
 """

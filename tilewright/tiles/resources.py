@@ -1,8 +1,8 @@
 """What a tile tree occupies: processing units, and elements in each memory level (spec 1, section 5.7).
 
-A tile's *working set* is what one execution of it touches of tensors that live outside it: slices are boxes around the
-elements that its loops reach. An intermediate that is written and read inside the tile lives a level further in and is
-not counted.
+A tile's *working set* is what one execution of it touches of tensors that live outside it: slices are bounding boxes
+around the elements that its loops reach. An intermediate that is written and read inside the tile lives a level further
+in and is not counted.
 """
 
 from __future__ import annotations

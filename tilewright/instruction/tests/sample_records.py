@@ -1,4 +1,4 @@
-"""Small records for tests of mappings: any body and extents, plain boxes, exact arithmetic."""
+"""Small records for tests of mappings: any body and extents, plain tiles, exact arithmetic."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def record(
     for part, dtype in zip(parts, dtypes, strict=True):
         role, _, indices = part.strip().rstrip("]").partition("[")
         loops = tuple(index.strip() for index in indices.split(",") if index.strip())
-        operands.append(Operand(role, dtype, loops, layout=(layouts or {}).get(role, "box")))
+        operands.append(Operand(role, dtype, loops, layout=(layouts or {}).get(role, "row_major")))
     sizes = extents or dict.fromkeys(("i1", "i2", "r1"), 2)
     found = Intrinsic(name, "sample", compute, sizes, tuple(operands), Cost(1.0), "made for a test", memory=memory)
     return replace(found, **more)  # type: ignore[arg-type]

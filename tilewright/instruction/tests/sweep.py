@@ -3,7 +3,7 @@
     python -m tilewright.instruction.tests.sweep --cases 5000 --seed 0
 
 A case is one operator, one record, one mode, random extents, strides and storage, and one mapping drawn from all that
-there are. Where every operand of the record is a fragment of lanes, boxes go through registers. The result is exact or
+there are. Where every operand of the record is a fragment of lanes, tiles go through registers. The result is exact or
 the case fails. Cases come in an order in which every combination is met once before one comes again: `--every` stops
 there (about 41,000). Prints the counts; exits with 1 if a case failed.
 """
@@ -96,9 +96,9 @@ def in_fragments(record: Intrinsic) -> bool:
 
 
 def through_registers(record: Intrinsic, dst: Array, *sources: Array) -> Array:
-    """`execute` with every box scattered to the registers of lanes, and the result gathered from them."""
+    """`execute` with every tile scattered to the registers of lanes, and the result gathered from them."""
     fragments: list[Any] = [operand.layout for operand in record.operands]
-    registers = [to_registers(each, box) for each, box in zip(fragments, (*sources, dst), strict=True)]
+    registers = [to_registers(each, tile) for each, tile in zip(fragments, (*sources, dst), strict=True)]
     result = execute_registers(record, registers[-1], *registers[:-1])
     return from_registers(fragments[-1], result, record.shape(record.destination))
 

@@ -68,9 +68,9 @@ def test_three_products_are_priced_as_three_and_hold_their_parts(machine: str) -
 
 
 def test_three_products_are_of_single_warps() -> None:
-    """Boxes do not pass registers, in which factors are split: that is told, since they would be cheaper."""
+    """Bulk copies do not pass registers, in which factors are split: that is told, since they would be cheaper."""
     found = ranked((4096, 4096, 4096), "sm_90a", "f32", input_precision="tf32x3")
-    assert not any(each.boxed for each in found.candidates)
+    assert not any(each.warpgroup for each in found.candidates)
     refusal = next(each for each in found.refused if each.rule == "tf32x3")
     assert "split in registers" in refusal.values
 
@@ -129,13 +129,13 @@ def test_what_would_be_cheaper_is_refused_by_name() -> None:
     ("given", "rule"),
     [
         ({"off": ("tensor-copies",)}, "pass tensor-copies"),
-        ({"no_boxes": "rows of x are 6 bytes apart"}, "boxes of the copy engine"),
+        ({"no_bulk_copies": "rows of x are 6 bytes apart"}, "bulk copies"),
     ],
-    ids=["switched off", "no boxes"],
+    ids=["switched off", "no bulk copies"],
 )
 def test_without_boxes_single_warps_do_it(given: dict[str, Any], rule: str) -> None:
     found = ranked((4096, 4096, 4096), **given)
-    assert not any(each.boxed for each in found.candidates)
+    assert not any(each.warpgroup for each in found.candidates)
     assert rule in {refusal.rule for refusal in found.refused}
 
 
@@ -159,7 +159,7 @@ def test_candidates_keep_their_limits(sizes: Sizes) -> None:
     assert list(found) == sorted(found, key=lambda each: each.cycles)
     for each in found:
         shape, (m, n, k) = each.shape, extents(each.record)
-        rows = m * shape.warps[0] // (4 if each.boxed else 1)
+        rows = m * shape.warps[0] // (4 if each.warpgroup else 1)
         assert (shape.m % rows, shape.n % (n * shape.warps[1]), shape.k % k) == (0, 0, 0)
         assert each.shared_bytes <= machine.shared_bytes_per_block
         assert (

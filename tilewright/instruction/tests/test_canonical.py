@@ -111,7 +111,7 @@ def test_padding_inside_a_sum_follows_the_types_of_a_record() -> None:
 
 
 def test_a_factor_whose_indices_vary_together_gets_the_loops_as_dimensions() -> None:
-    """A box of ``p`` and ``p - r`` has points that the loops never reach, and whose reads leave the tensor."""
+    """A tile of ``p`` and ``p - r`` has points that the loops never reach, and whose reads leave the tensor."""
     p, r, k = Axis("p", 4), Axis("r", 4), Axis("k", 2)
     a, b = Tensor("A", (4,), "f32"), Tensor("B", (4, 2), "f32")
     body = select(p >= r, a[p - r], 0.0).cast("f32") * b[r, k]

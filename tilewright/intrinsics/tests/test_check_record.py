@@ -45,9 +45,9 @@ WRONG = {
         "holds [r1=0, i2=0] twice: lane 0, e 0 and lane 0, e 4",
     ),
     "needless replication": (laid_out(MMA, "Dst", replicated=True), "says replicated, and holds every element once"),
-    "outside of the box": (
+    "outside of the tile": (
         laid_out(MMA, "Src1", indices=(ROW, "2 * (lane % 4) + e % 2 + 16 * (e // 4)")),
-        "leaves the box: lane 0, e 4 holds r1 = 16, its extent is 16",
+        "leaves the tile: lane 0, e 4 holds r1 = 16, its extent is 16",
     ),
     "too few indices": (laid_out(MMA, "Src1", indices=(ROW,)), "has 1 indices for 2 loops"),
     "lanes of another group": (laid_out(MMA, "Src1", lanes=64), "has 64 lanes, a warp32 has 32"),

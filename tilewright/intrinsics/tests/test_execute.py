@@ -40,25 +40,25 @@ def rounded(value: Fraction, dtype: str) -> float:
     return float(result)
 
 
-def boxes(record: Intrinsic, seed: int, wild: bool) -> list[np.ndarray[Any, Any]]:
-    """Random finite boxes, sources then destination: any bits (`wild`), or numbers near one."""
+def tiles(record: Intrinsic, seed: int, wild: bool) -> list[np.ndarray[Any, Any]]:
+    """Random finite tiles, sources then destination: any bits (`wild`), or numbers near one."""
     random = np.random.default_rng(seed)
     found = []
     for operand in record.operands:
         shape, dtype = record.shape(operand), storage(operand.dtype)
         if operand.dtype == "b1":
-            box = random.integers(0, 2, shape).astype(bool)
+            tile = random.integers(0, 2, shape).astype(bool)
         elif operand.dtype in ("i4", "u4"):
-            box = random.integers(*((-8, 8) if operand.dtype == "i4" else (0, 16)), shape).astype(dtype)
+            tile = random.integers(*((-8, 8) if operand.dtype == "i4" else (0, 16)), shape).astype(dtype)
         elif wild:
-            box = np.frombuffer(random.bytes(int(np.prod(shape)) * dtype.itemsize), dtype).reshape(shape).copy()
+            tile = np.frombuffer(random.bytes(int(np.prod(shape)) * dtype.itemsize), dtype).reshape(shape).copy()
             if is_float(operand.dtype):
                 with np.errstate(invalid="ignore"):
-                    box[~np.isfinite(box.astype(np.float64))] = 1
+                    tile[~np.isfinite(tile.astype(np.float64))] = 1
         else:
             low = 0 if operand.dtype.startswith("u") else -8
-            box = np.asarray(random.integers(low, 9, shape) * (0.37 if is_float(operand.dtype) else 1)).astype(dtype)
-        found.append(box)
+            tile = np.asarray(random.integers(low, 9, shape) * (0.37 if is_float(operand.dtype) else 1)).astype(dtype)
+        found.append(tile)
     return found
 
 
@@ -78,8 +78,8 @@ def terms_at(record: Intrinsic, sources: list[Any], spatial: dict[str, int]) -> 
     for point in np.ndindex(*(loop.extent for loop in reduction)):
         at = {**spatial, **dict(zip((loop.name for loop in reduction), point, strict=True))}
         factors = []
-        for operand, box in zip(record.sources, sources, strict=True):
-            element = box[tuple(at[loop] for loop in operand.loops)]
+        for operand, tile in zip(record.sources, sources, strict=True):
+            element = tile[tuple(at[loop] for loop in operand.loops)]
             number = truncated(float(element), operand.dtype) if is_float(operand.dtype) else int(element)
             factors.append(number)
         found.append(tuple(factors))
@@ -161,7 +161,7 @@ def test_every_record_is_executed_by_its_definition() -> None:
 
 def check_elements(record: Intrinsic, seed: int, wild: bool, count: int) -> None:
     """Some elements of a result beside those that the definition gives."""
-    *sources, dst = boxes(record, seed, wild)
+    *sources, dst = tiles(record, seed, wild)
     result = execute(record, dst, *sources)
     places = np.random.default_rng(seed).integers(0, max(1, dst.size), count)
     for flat in places:
@@ -183,7 +183,7 @@ def check_elements(record: Intrinsic, seed: int, wild: bool, count: int) -> None
 )
 def test_many_calls_at_once_are_calls_one_by_one(name: str) -> None:
     record = standard().find(name)
-    calls = [boxes(record, seed, wild=False) for seed in range(6)]
+    calls = [tiles(record, seed, wild=False) for seed in range(6)]
     *sources, dst = (np.stack(column).reshape(2, 3, *column[0].shape) for column in zip(*calls, strict=True))
     together = execute(record, dst, *sources)
     for number, (*one, start) in enumerate(calls):
@@ -196,7 +196,7 @@ def test_many_calls_at_once_are_calls_one_by_one(name: str) -> None:
 
 def test_execute_leaves_its_arguments_alone() -> None:
     record = standard().find("fma_ps")
-    *sources, dst = boxes(record, 0, wild=False)
+    *sources, dst = tiles(record, 0, wild=False)
     before = dst.copy()
     execute(record, dst, *sources)
     np.testing.assert_array_equal(dst, before)
@@ -209,17 +209,17 @@ def test_execute_leaves_its_arguments_alone() -> None:
 )
 def test_registers_compute_what_boxes_do(record: Intrinsic) -> None:
     """The emulator: scatter by the fragment maps, execute, gather."""
-    *sources, dst = boxes(record, 3, wild=False)
+    *sources, dst = tiles(record, 3, wild=False)
     fragments = [fragment_of(record, operand.role)[1] for operand in record.operands]
-    registers = [to_registers(fragment, box) for fragment, box in zip(fragments, (*sources, dst), strict=True)]
+    registers = [to_registers(fragment, tile) for fragment, tile in zip(fragments, (*sources, dst), strict=True)]
     result = execute_registers(record, registers[-1], *registers[:-1])
     np.testing.assert_array_equal(result, to_registers(fragments[-1], execute(record, dst, *sources)))
 
 
 def test_lanes_that_disagree_about_a_copy_are_refused() -> None:
     record = standard().find("WMMAR3_F32_16x16x16_F16")
-    *sources, dst = boxes(record, 3, wild=False)
-    registers = [to_registers(o.layout, box) for o, box in zip(record.operands, (*sources, dst), strict=True)]  # type: ignore[arg-type]
+    *sources, dst = tiles(record, 3, wild=False)
+    registers = [to_registers(o.layout, tile) for o, tile in zip(record.operands, (*sources, dst), strict=True)]  # type: ignore[arg-type]
     registers[0][20, 7] += np.float16(1)
     with pytest.raises(InvalidArgument, match=r"element 7 differs"):
         execute_registers(record, registers[2], registers[0], registers[1])
@@ -235,7 +235,7 @@ def test_lanes_that_disagree_about_a_copy_are_refused() -> None:
 )
 def test_a_wrong_box_is_refused(change: Any, message: str) -> None:
     record = standard().find("vpdpbusd")
-    a, b, c = change(*boxes(record, 0, wild=False))
+    a, b, c = change(*tiles(record, 0, wild=False))
     with pytest.raises(InvalidArgument, match=message):
         execute(record, c, a, b)
 

@@ -69,16 +69,16 @@ def test_spec3_g36(name: str, statement: str) -> None:
     operand, fragment = fragment_of(record, movement.operand)
     shape = record.shape(operand)
     width = {"f16": 2, "bf16": 2, "tf32": 4}.get(operand.dtype, 1)
-    box = np.random.default_rng(0).permutation(1 << 16)[: int(np.prod(shape))].astype(f"u{width}").reshape(shape)
+    tile = np.random.default_rng(0).permutation(1 << 16)[: int(np.prod(shape))].astype(f"u{width}").reshape(shape)
     stride = 48 * movement.stride_multiple
     parameters = {f"stride_{letter}": stride for letter in "abc"} | {f"addr_{letter}": 0 for letter in "abc"}
     addresses = formula(movement.address)({**parameters, **dict(zip(operand.loops, np.indices(shape), strict=True))})
-    shared = np.zeros(int(addresses.max()) + 64, box.dtype)
-    shared[addresses] = box
+    shared = np.zeros(int(addresses.max()) + 64, tile.dtype)
+    shared[addresses] = tile
     rows = formula(movement.lane_address)({**parameters, "lane": np.arange(32)}) * width
     count, transposed = int(movement.via.split(".")[1][1:]), movement.via.endswith("trans")
-    registers = ldmatrix(shared.view(np.uint8), rows, count, transposed=transposed).view(box.dtype)
-    np.testing.assert_array_equal(registers, to_registers(fragment, box))
+    registers = ldmatrix(shared.view(np.uint8), rows, count, transposed=transposed).view(tile.dtype)
+    np.testing.assert_array_equal(registers, to_registers(fragment, tile))
 
 
 def test_spec3_g36_every_width_is_loaded() -> None:

@@ -110,16 +110,18 @@ def operands(record: Intrinsic, seed: int, kind: str) -> list[np.ndarray[Any, An
         shape, dtype = record.shape(operand), storage(operand.dtype)
         count = int(np.prod(shape))
         if kind == "bits" or dtype.kind in "iu":
-            box = np.frombuffer(random.bytes(count * dtype.itemsize), dtype).copy()
+            tile = np.frombuffer(random.bytes(count * dtype.itemsize), dtype).copy()
             if dtype.kind in "iu" and kind != "bits":
-                box = random.choice(np.array([np.iinfo(dtype).min, np.iinfo(dtype).max, 1], dtype), count)
+                tile = random.choice(np.array([np.iinfo(dtype).min, np.iinfo(dtype).max, 1], dtype), count)
         else:
             low, high = {"tiny": (-70, -55), "near": (-3, 3)}[kind]
             if operand.role == "Dst":
                 low, high = 2 * low, 2 * high
             scale = np.ldexp(1.0, random.integers(low, high, count))
-            box = (random.choice([-1.0, 1.0], count) * (1 + random.integers(0, 128, count) / 128) * scale).astype(dtype)
-        found.append(box.reshape(shape))
+            tile = (random.choice([-1.0, 1.0], count) * (1 + random.integers(0, 128, count) / 128) * scale).astype(
+                dtype
+            )
+        found.append(tile.reshape(shape))
     return found
 
 

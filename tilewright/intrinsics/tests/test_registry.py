@@ -96,12 +96,12 @@ def test_an_outer_product_is_its_instructions(name: str, mi: int, ni: int, ki: i
     record = outer(base, mi, ni, ki)
     assert standard().add(record).find(record.name).realised_by == base.name
     random = np.random.default_rng(0)
-    boxes = []
+    tiles = []
     for operand in record.operands:
         bits = random.integers(0, 255, record.shape(operand))
         dtype = execute_dtype(operand.dtype)
-        boxes.append((bits.astype(np.uint8).view(np.int8) if dtype.itemsize == 1 else bits - 100).astype(dtype))
-    a, b, dst = boxes
+        tiles.append((bits.astype(np.uint8).view(np.int8) if dtype.itemsize == 1 else bits - 100).astype(dtype))
+    a, b, dst = tiles
     if dst.dtype == np.int32:  # sums that leave 32 bits
         dst = random.choice(np.array([-(1 << 31), (1 << 31) - 1], np.int32), dst.shape)
     result = execute(record, dst, a, b)

@@ -1,6 +1,6 @@
 """Rules for products on CPUs: tile sizes from the machine description.
 
-A register tile has MR rows (a box over the m loops) and NR vectors along n, within one of the shapes for
+A register tile has MR rows (points of the m loops) and NR vectors along n, within one of the shapes for
 which the chosen instruction has outer products of registers. Cycles of one step of k are the largest of: multiply-adds
 over `fma_units`; MR broadcasts and NR loads over `loads_per_cycle`; the latency of a chain of multiply-adds. The tile
 with the fewest cycles over the whole iteration space, ragged tiles included, wins; with few rows, the time in which
@@ -140,7 +140,7 @@ def tiles_that_fit(work: Product) -> list[tuple[tuple[int, ...], int]]:
     tallest = max(rows for rows, _ in work.shapes)
     limits = [min(axis.size, tallest) for axis in work.rows]
     inner = range(1, limits[-1] + 1) if limits else range(1, 2)
-    # Only the two innermost m loops are tiled: a box over more has ever more ragged parts.
+    # Only the two innermost m loops are tiled: rows of more loops have ever more ragged parts.
     second = range(1, min(limits[-2], 8) + 1) if len(limits) > 1 else range(1, 2)
     found = []
     for p, q in product(second, inner):

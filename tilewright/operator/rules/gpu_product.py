@@ -1,8 +1,8 @@
 """Products on the blocks of a GPU: how the tile of a block is divided among the loops of a product, and the tree.
 
 Level 3 says how large a block's tile is, with which instruction its warps compute it, and how many slices of k are on
-their way (`BlockShape`); here the rows of the tile become a box over the m loops, and a slice of k a box over the k
-loops. Every extent is a power of two, as layouts want; what a box has beyond the end of a loop is masked.
+their way (`BlockShape`); here the rows of the tile become points of the m loops, and a k tile points of the k
+loops. Every extent is a power of two, as layouts want; what a tile has beyond the end of a loop is masked.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tilewright.dataclass import dataclass
 from tilewright.decision import Decision
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis
-from tilewright.layouts.copy_engine import ROW_MULTIPLE, TENSOR_RANK, TURNED_BYTES, is_distance
+from tilewright.layouts.copy_engine import ROW_MULTIPLE, TENSOR_RANK, TRANSPOSED_BYTES, is_distance
 from tilewright.tiles.build import in_blocks, rooted, staged, tile
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.loops import SpatialLoop
@@ -55,18 +55,18 @@ def schedule_blocks(work: Product, shape: BlockShape, subject: str) -> tuple[Ker
 
     Ties prefer the longer innermost loop.
     """
-    rows, deep = _box(work.rows, shape.m), _box(_by_stride(work), shape.k)
+    rows, deep = _tile_of(work.rows, shape.m), _tile_of(_by_stride(work), shape.k)
     points = {**rows, **deep, work.columns.name: shape.n}
     grid = [_in_tiles(axis, points.get(axis.name, 1)) for axis in work.spatial]
     slices = {axis.name: -(-axis.size // points[axis.name]) for axis in work.depth}
-    boxes = " by ".join(_text(box) for box in (rows, {work.columns.name: shape.n}))
+    tiles = " by ".join(_text(tile) for tile in (rows, {work.columns.name: shape.n}))
     blocks = prod(loop.programs for loop in grid)
     reason = (
-        f"{blocks} blocks with {prod(slices.values())} slices of {_text(deep)} each, the fewest of all boxes with "
+        f"{blocks} blocks with {prod(slices.values())} slices of {_text(deep)} each, the fewest of all tiles with "
         "powers of two"
     )
     kernel = Kernel(work.statements, _tree(work, shape, points, grid, slices))
-    return kernel, Decision(f"tile of {subject}", boxes, reason)
+    return kernel, Decision(f"tile of {subject}", tiles, reason)
 
 
 def _in_tiles(axis: Axis, points: int) -> SpatialLoop:
@@ -92,10 +92,10 @@ def _tree(
     return in_blocks(grid, tree, hints)
 
 
-def no_boxes(work: Product, element_bytes: int) -> str:
+def no_bulk_copies(work: Product, element_bytes: int) -> str:
     """Why a copy engine cannot bring tiles of the operands, of elements of so many bytes; "" where it can.
 
-    It moves boxes of tensors in which one loop walks neighbours and every other one steps by multiples of 16 bytes.
+    It moves tiles of tensors in which one loop walks neighbours and every other one steps by multiples of 16 bytes.
     """
     pairs = ((work.a, work.rows, work.depth), (work.b, (work.columns,), work.depth))
     for operand, outside, deep in pairs:
@@ -106,8 +106,8 @@ def no_boxes(work: Product, element_bytes: int) -> str:
         inner = [axis for axis in (*outside, *deep) if steps[axis] == 1]
         if len(inner) != 1:
             return f"neighbours of {name} are walked by {len(inner)} of 2 loops"
-        if element_bytes != TURNED_BYTES and inner[0] not in deep:
-            return f"{name} does not lie along k: elements of {element_bytes} bytes are not turned, only those of 2"
+        if element_bytes != TRANSPOSED_BYTES and inner[0] not in deep:
+            return f"{name} does not lie along k: elements of {element_bytes} bytes are not transposed, only those of 2"
         row = next(axis for axis in (*outside, *deep) if axis != inner[0])
         pitch_bytes = steps[row] * element_bytes
         if not is_distance(pitch_bytes):
@@ -121,8 +121,8 @@ def no_boxes(work: Product, element_bytes: int) -> str:
     return ""
 
 
-def _text(box: Mapping[str, int]) -> str:
-    return " x ".join(f"{count} of {name}" for name, count in box.items() if count > 1) or "1 point"
+def _text(tile: Mapping[str, int]) -> str:
+    return " x ".join(f"{count} of {name}" for name, count in tile.items() if count > 1) or "1 point"
 
 
 def _by_stride(work: Product) -> list[Axis]:
@@ -132,22 +132,22 @@ def _by_stride(work: Product) -> list[Axis]:
     return sorted(work.depth, key=lambda axis: -steps[axis])
 
 
-def _box(axes: Sequence[Axis], points: int) -> dict[str, int]:
-    """Points along each loop, powers of two with this product, such that the fewest boxes cover all loops."""
-    best = min(_boxes(len(axes), points), key=lambda box: (_count(axes, box), [-extent for extent in reversed(box)]))
+def _tile_of(axes: Sequence[Axis], points: int) -> dict[str, int]:
+    """Points along each loop, powers of two with this product, such that the fewest tiles cover all loops."""
+    best = min(_tiles(len(axes), points), key=lambda tile: (_count(axes, tile), [-extent for extent in reversed(tile)]))
     return {axis.name: extent for axis, extent in zip(axes, best, strict=True)}
 
 
-def _boxes(rank: int, points: int) -> Iterator[tuple[int, ...]]:
+def _tiles(rank: int, points: int) -> Iterator[tuple[int, ...]]:
     if rank == 1:
         yield (points,)
         return
     extent = points
     while extent:
-        for others in _boxes(rank - 1, points // extent):
+        for others in _tiles(rank - 1, points // extent):
             yield (*others, extent)
         extent //= 2
 
 
-def _count(axes: Sequence[Axis], box: Sequence[int]) -> int:
-    return prod(-(-axis.size // extent) for axis, extent in zip(axes, box, strict=True))
+def _count(axes: Sequence[Axis], tile: Sequence[int]) -> int:
+    return prod(-(-axis.size // extent) for axis, extent in zip(axes, tile, strict=True))

@@ -195,51 +195,51 @@ class _Candidates:
         points = warps * self.lanes * each
         small = prod(power_from(axis.size) for axis in self.order) < self.lanes * self.vector  # threads are left over
         if self.fast not in self.inner:
-            box = self._box(self.order_of(self.outer), points)
-            if prod(box.values()) == points or small:
-                yield from self._made(box, warps)
+            tile = self._tile_of(self.order_of(self.outer), points)
+            if prod(tile.values()) == points or small:
+                yield from self._made(tile, warps)
         if not self.inner:
             return
         inner = self.order_of(self.inner)
         outer = self.order_of(self.outer)
         share = 2
         while share <= points:  # of the tile, along inner loops
-            box = {**self._box(inner, share), **self._box(outer, points // share)}
-            if prod(box.values()) == points or small:
-                yield from self._made(box, warps)
+            tile = {**self._tile_of(inner, share), **self._tile_of(outer, points // share)}
+            if prod(tile.values()) == points or small:
+                yield from self._made(tile, warps)
             share *= 2
 
     def order_of(self, axes: Sequence[Axis]) -> list[Axis]:
         return [axis for axis in self.order if axis in axes]
 
-    def _box(self, axes: Sequence[Axis], points: int) -> dict[str, int]:
+    def _tile_of(self, axes: Sequence[Axis], points: int) -> dict[str, int]:
         """Points along each loop: the fastest first; a loop that stores along another one in memory gets its share."""
         if not axes:
             return {}
-        box = dict.fromkeys((axis.name for axis in axes), 1)
+        tile = dict.fromkeys((axis.name for axis in axes), 1)
         crossing = self.crossed if self.crossed in axes and axes[0] == self.fast else None
         if crossing is not None:
             assert self.crossed is not None
             others = prod(power_from(axis.size) for axis in axes if axis != crossing)
             side = max(1 << log2(points) // 2, points // others)
-            box[crossing.name] = min(power_from(crossing.size), side)
-            points //= box[crossing.name]
+            tile[crossing.name] = min(power_from(crossing.size), side)
+            points //= tile[crossing.name]
         for axis in axes:
             if axis != crossing:
-                box[axis.name] = min(power_from(axis.size), points)
-                points //= box[axis.name]
-        return {name: extent for name, extent in box.items() if extent > 1}
+                tile[axis.name] = min(power_from(axis.size), points)
+                points //= tile[axis.name]
+        return {name: extent for name, extent in tile.items() if extent > 1}
 
-    def _made(self, box: Mapping[str, int], warps: int) -> Iterator[RowsTile]:
+    def _made(self, tile: Mapping[str, int], warps: int) -> Iterator[RowsTile]:
         """A tile with its threads: lanes along the fast loop first, warps along outer loops first."""
-        names = [axis.name for axis in (*self.outer, *self.inner) if axis.name in box]
+        names = [axis.name for axis in (*self.outer, *self.inner) if axis.name in tile]
         if not names:
             return
-        extents = [box[name] for name in names]
-        order = [names.index(axis.name) for axis in self.order if axis.name in box]
+        extents = [tile[name] for name in names]
+        order = [names.index(axis.name) for axis in self.order if axis.name in tile]
         sizes, lanes, distributed = ([1] * len(names) for _ in range(3))
         assert self.fast is not None
-        if self.fast.name in box:
+        if self.fast.name in tile:
             sizes[order[0]] = min(self.vector, extents[order[0]])
         left = self.lanes
         for dim in order:
@@ -254,13 +254,13 @@ class _Candidates:
         if left > 1:
             return  # warps that would all do the same
         threads = Blocked(tuple(sizes), tuple(lanes), tuple(distributed), tuple(order))
-        yield RowsTile(dict(zip(names, extents, strict=True)), threads, warps, self._unrolled(box))
+        yield RowsTile(dict(zip(names, extents, strict=True)), threads, warps, self._unrolled(tile))
 
-    def _unrolled(self, box: Mapping[str, int]) -> tuple[str, ...]:
+    def _unrolled(self, tile: Mapping[str, int]) -> tuple[str, ...]:
         """Inner loops beside the tile that are short: the last ones, as long as few trips are written out."""
         found: list[str] = []
         trips = 1
-        for axis in reversed([axis for axis in self.inner if axis.name not in box]):
+        for axis in reversed([axis for axis in self.inner if axis.name not in tile]):
             trips *= axis.size
             if trips > UNROLLED:
                 break

@@ -1,4 +1,4 @@
-"""Boxes of a block's tile over the loops of a contraction."""
+"""Points of a block's tile along the loops of a contraction."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def convolution(rows: int, columns: int, channels: int, window: int, filters: in
 
 
 @pytest.mark.parametrize(
-    ("extents", "box"),
+    ("extents", "tile"),
     [
         ((8, 8, 16, 3, 32), {"i": 8, "j": 8, "r": 1, "s": 1, "c": 16, "f": 32}),
         ((7, 7, 64, 3, 32), {"i": 8, "j": 8, "r": 1, "s": 1, "c": 16, "f": 32}),
@@ -43,9 +43,9 @@ def convolution(rows: int, columns: int, channels: int, window: int, filters: in
         ((16, 16, 3, 3, 32), {"i": 4, "j": 16, "r": 1, "s": 4, "c": 4, "f": 32}),
     ],
 )
-def test_the_fewest_boxes_are_taken(extents: tuple[int, int, int, int, int], box: dict[str, int]) -> None:
+def test_the_fewest_tiles_are_taken(extents: tuple[int, int, int, int, int], tile: dict[str, int]) -> None:
     kernel, decision = schedule_blocks(convolution(*extents), SHAPE, "y")
-    assert Parts(kernel).points == box
+    assert Parts(kernel).points == tile
     check(kernel.tree, Problem.of(expressions(kernel)), imperfect=True)
     assert "blocks" in decision.reason
 

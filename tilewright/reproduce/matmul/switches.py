@@ -110,7 +110,7 @@ class Tilings:
 
     elements: Tiling  # an element of C per thread, which no tile of a block joins; k is what is counted together
     threads: Tiling  # an element of C per thread
-    boxes: Tiling  # a box of C per thread
+    tiles: Tiling  # a tile of C per thread
     matrix: Tiling
 
 
@@ -210,7 +210,7 @@ def _program(on: Collection[str], tilings: Tilings, intrinsic: str) -> tuple[Til
     if "block-tiling" not in on:
         return tilings.elements, "", 1
     if "matrix-ops" not in on:
-        return tilings.boxes if "warp-tiling" in on else tilings.threads, "fma", 1
+        return tilings.tiles if "warp-tiling" in on else tilings.threads, "fma", 1
     (bm, bn, bk), warps = tilings.matrix.block, tilings.matrix.warps
     if "unroll" not in on:
         return Tiling((bm, bn, STEP), warps), intrinsic, 1

@@ -1,4 +1,4 @@
-"""Thread-tiled products without matrix units: every thread computes a small box of C."""
+"""Thread-tiled products without matrix units: every thread computes a small tile of C."""
 
 from __future__ import annotations
 

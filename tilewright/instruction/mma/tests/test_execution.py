@@ -36,9 +36,9 @@ def places(
     return flat, padded
 
 
-def held(operand: Operand, box: np.ndarray) -> np.ndarray:
-    """A box as lanes hold it, or as it is where the instruction reads memory or hides who holds what."""
-    return to_registers(operand.layout, box) if isinstance(operand.layout, Fragment) else box
+def held(operand: Operand, tile: np.ndarray) -> np.ndarray:
+    """A tile as lanes hold it, or as it is where the instruction reads memory or hides who holds what."""
+    return to_registers(operand.layout, tile) if isinstance(operand.layout, Fragment) else tile
 
 
 def box_of(record: Intrinsic, operand: Operand, value: np.ndarray) -> np.ndarray:
@@ -69,9 +69,9 @@ def run(found: Deduction, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     c = np.zeros((len(wide_a), wide_b.shape[1]), storage(dst.dtype))
     for rows in m_of:  # workgroups
         for columns in n_of:
-            boxes = np.zeros((*rows.shape[:1], *columns.shape[:1], *rows.shape[1:2], *columns.shape[1:2], x.m, x.n),
+            tiles = np.zeros((*rows.shape[:1], *columns.shape[:1], *rows.shape[1:2], *columns.shape[1:2], x.m, x.n),
                              storage(dst.dtype))  # fmt: skip
-            sums = held(dst, boxes)  # subgroup of m and of n, tile of m and of n, what lanes hold
+            sums = held(dst, tiles)  # subgroup of m and of n, tile of m and of n, what lanes hold
             for depth in k_of[:, 0]:
                 staged_a = wide_a[rows[..., None, None], depth]  # subgroup, tile, row, tile of k, element of k
                 staged_b = wide_b[depth[..., None, None, None], columns]  # tile of k, element, subgroup, tile, column

@@ -46,9 +46,9 @@ from tilewright.kernel.passes.gpu.distribution.layout import (
     tile_layout_of,
     with_layout,
 )
-from tilewright.kernel.passes.gpu.distribution.matrix import can_turn, dot_layouts, extents_of
+from tilewright.kernel.passes.gpu.distribution.matrix import can_transpose, dot_layouts, extents_of
 from tilewright.kernel.passes.gpu.distribution.opaque import matrices_at
-from tilewright.kernel.passes.gpu.distribution.register_tiles import boxed
+from tilewright.kernel.passes.gpu.distribution.register_tiles import thread_tiles
 from tilewright.kernel.passes.gpu.distribution.warpgroup import result_layout
 from tilewright.kernel.passes.gpu.forms import LAYOUTS, form_of
 from tilewright.kernel.passes.gpu.opaque_tiles import store_of, takes_fragments
@@ -97,7 +97,7 @@ class AssignLayoutsPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         facts = facts_of(op)
-        boxes = facts != NOTHING and MATRIX_LOADS not in facts.units
+        by_tiles = facts != NOTHING and MATRIX_LOADS not in facts.units
         for kernel in op.body.ops:
             if isinstance(kernel, FuncOp) and not kernel.block:
                 warps = warps_of(kernel) or self.warps
@@ -105,7 +105,7 @@ class AssignLayoutsPass(ModulePass):
                 asked = self.asked(kernel, warps)
                 if form_of(kernel) == LAYOUTS:
                     continue
-                made = _Assignment(warps, self.lanes, self.access_bytes, boxes, asked, self.promote, self.stage_c)
+                made = _Assignment(warps, self.lanes, self.access_bytes, by_tiles, asked, self.promote, self.stage_c)
                 made.kernel(kernel)
 
     def asked(self, kernel: FuncOp, warps: int | tuple[int, int]) -> LinearLayout | None:
@@ -120,14 +120,14 @@ class AssignLayoutsPass(ModulePass):
 
 class _Assignment:
     def __init__(
-        self, warps: int | tuple[int, int], lanes: int, access_bytes: int, boxes: bool, asked: LinearLayout | None,
+        self, warps: int | tuple[int, int], lanes: int, access_bytes: int, by_tiles: bool, asked: LinearLayout | None,
         promote: bool, stage_c: str = "auto",
     ) -> None:  # fmt: skip
-        self.distributed, self.lanes, self.boxes, self.asked = warps, lanes, boxes, asked
+        self.distributed, self.lanes, self.by_tiles, self.asked = warps, lanes, by_tiles, asked
         self.warps = warps if isinstance(warps, int) else prod(warps)
         self.access_bytes, self.promote, self.stage_c = access_bytes, promote, stage_c
         self.sums: set[LinearLayout] = set()  # of products of one warp
-        self.turned: set[tuple[str, tuple[int, ...]]] = set()  # instruction and result of those computed as b^T a^T
+        self.transposed: set[tuple[str, tuple[int, ...]]] = set()  # instruction and result of those computed as b^T a^T
         self.seen: dict[tuple[int, ...], LinearLayout] = {}  # of every shape the first layout, or that of a product
         self.staged: dict[tuple[int, ...], LinearLayout] = {}  # of products of four warps
         self.facts: AxisAnalysis | None = None  # where there are gathers to lay out
@@ -146,9 +146,9 @@ class _Assignment:
         if second is not None and isinstance(self.distributed, int):
             rows, columns = shape(second.result)
             self.distributed = (self.distributed, 1) if rows >= columns else (1, self.distributed)
-        if self.boxes and self.stage_c != "on":
+        if self.by_tiles and self.stage_c != "on":
             dots = [op for op in operations(kernel.body) if isinstance(op, tile.DotOp)]
-            self.turned = {(op.intrinsic.data, shape(op.result)) for op in dots if self.leaves_by_rows(op)}
+            self.transposed = {(op.intrinsic.data, shape(op.result)) for op in dots if self.leaves_by_rows(op)}
         gathers = [op for op in operations(kernel.body) if isinstance(op, tile.GatherOp) and shape(op.result)]
         if gathers and self.asked is None:
             self.facts = AxisAnalysis(kernel)
@@ -185,12 +185,12 @@ class _Assignment:
                 if shape(op.result):
                     give(op.result, self.note(canonical(layout.reshape(shape(op.result)))))
             case tile.DotOp():
-                turned = (op.intrinsic.data, shape(op.result)) in self.turned
-                layouts = dot_layouts(fragments_record(op), extents_of(op), self.distributed, self.lanes, turned)
+                transposed = (op.intrinsic.data, shape(op.result)) in self.transposed
+                layouts = dot_layouts(fragments_record(op), extents_of(op), self.distributed, self.lanes, transposed)
                 self.sums.add(layouts[2])
                 for index, layout in enumerate(layouts):
                     if self.promote:
-                        self.box(op.operands[index], layout)
+                        self.load_tiles(op.operands[index], layout)
                     elif index < 2:
                         self.direct(op.operands[index], layout)
                     self.convert(op, index, layout)
@@ -291,10 +291,10 @@ class _Assignment:
         own, other = access(asked), access(best)
         return own.sectors * other.fewest <= ENOUGH * other.sectors * own.fewest
 
-    def box(self, value: SSAValue, wanted: LinearLayout) -> None:
-        """Let threads load boxes of an operand of a product, where lanes read what they hold of it."""
+    def load_tiles(self, value: SSAValue, wanted: LinearLayout) -> None:
+        """Let threads load tiles of an operand of a product, where lanes read what they hold of it."""
         load, layout = value.owner, layout_of(value)
-        if not self.boxes or not isinstance(load, tile.LoadOp) or load.mask is not None or not value.has_one_use():
+        if not self.by_tiles or not isinstance(load, tile.LoadOp) or load.mask is not None or not value.has_one_use():
             return
         if isinstance(wanted, Opaque):  # rows are read as they are
             return
@@ -302,7 +302,7 @@ class _Assignment:
         if layout is None or 1 not in strides:
             return
         size = element_bytes(load.view)
-        other = boxed(layout, wanted, strides.index(1), size, self.warps, self.lanes)
+        other = thread_tiles(layout, wanted, strides.index(1), size, self.warps, self.lanes)
         if other is not None:
             give(value, other)
 
@@ -359,7 +359,7 @@ class _Assignment:
         Of a product of four warps, or of one where lanes load what they hold.
         """
         kernel = _kernel(op)
-        if self.boxes and layout in self.sums and self.stage_c != "on":
+        if self.by_tiles and layout in self.sums and self.stage_c != "on":
             self.promise(op)
         elif not any(isinstance(each, circular_buffer.CircularOp) for each in kernel.body.block.ops):
             return False
@@ -368,9 +368,9 @@ class _Assignment:
     def leaves_by_rows(self, op: tile.DotOp) -> bool:
         """Whether lanes may store the result of a product, computed as ``c^T = b^T a^T``, as it is."""
         store, record = store_of(op.result), fragments_record(op)
-        if store is None or shape(store.value) != shape(op.result) or record is None or not can_turn(record):
+        if store is None or shape(store.value) != shape(op.result) or record is None or not can_transpose(record):
             return False
-        layout = dot_layouts(record, extents_of(op), self.distributed, self.lanes, turned=True)[2]
+        layout = dot_layouts(record, extents_of(op), self.distributed, self.lanes, transposed=True)[2]
         return _is_whole(store, layout, row_bytes(store, shape(store.value)))
 
     def coalesced(self, op: tile.LoadOp | tile.StoreOp, value: SSAValue) -> LinearLayout:

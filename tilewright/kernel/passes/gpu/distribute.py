@@ -39,11 +39,11 @@ from tilewright.kernel.passes.gpu.distribution.layout import (
     registers,
     shares,
 )
-from tilewright.kernel.passes.gpu.distribution.matrix import fragments, is_turned, one_warp, read_as
+from tilewright.kernel.passes.gpu.distribution.matrix import fragments, is_transposed, one_warp, read_as
 from tilewright.kernel.passes.gpu.distribution.multiply_add import rows_of
 from tilewright.kernel.passes.gpu.distribution.opaque import elements_in, memory_between
 from tilewright.kernel.passes.gpu.distribution.opaque_moves import load_tile, stage_in, stage_out, store_tile
-from tilewright.kernel.passes.gpu.distribution.register_tiles import turned
+from tilewright.kernel.passes.gpu.distribution.register_tiles import transposed_registers
 from tilewright.kernel.passes.gpu.distribution.rows import MEMORIES, padded_rows, rows_between
 from tilewright.kernel.passes.gpu.distribution.staging import memory_of, places, staging
 from tilewright.kernel.passes.gpu.distribution.threads import Threads
@@ -337,8 +337,8 @@ class _Expansion(Threads):
         if record is None:
             return self.multiply_add(op)
         layouts, precision = [_layout(operand) for operand in op.operands], read_as(op)
-        turned = is_turned(record, layouts[2])
-        ones = one_warp(record, turned)
+        transposed = is_transposed(record, layouts[2])
+        ones = one_warp(record, transposed)
         places = [fragments(layout, one) for layout, one in zip(layouts, ones, strict=True)]
         held = [self.values[operand] for operand in op.operands]
         a, b, c = (
@@ -348,14 +348,14 @@ class _Expansion(Threads):
         steps, sums = sorted({start[1] for start in a}), list(c)
         order = product(steps, sums) if self.outer_product else ((k, sum_) for sum_, k in product(sums, steps))
         for k, (m, n) in order:
-            left, right = (b[k, n], a[m, k]) if turned else (a[m, k], b[k, n])
+            left, right = (b[k, n], a[m, k]) if transposed else (a[m, k], b[k, n])
             c[m, n] = self.add(simt.MmaOp(op.intrinsic.data, left, right, c[m, n], precision)).results[0]
         joined = self.joined(list(c.values()))
         own = [register for registers in places[2].values() for register in registers]
         return self.picked(joined, [own.index(register) for register in range(len(own))])
 
     def multiply_add(self, op: tile.DotOp) -> SSAValue:
-        """Row by row of the thread's box of c, k outermost: an element of a times a row of b."""
+        """Row by row of the thread's tile of c, k outermost: an element of a times a row of b."""
         rows = rows_of((_layout(op.a), _layout(op.b), _layout(op.c)))
         a = self.widened(op.a, element(op.c), "a" in op.unsigned.data)
         b = self.widened(op.b, element(op.c), "b" in op.unsigned.data)
@@ -495,7 +495,7 @@ class _Expansion(Threads):
         rows = rows_between(source, bits, self.memory)
         if rows is None:
             memory, loads = staging(source, target, bits)
-            other = turned(source, target, bits) if loads is None or not matrix_loads else None
+            other = transposed_registers(source, target, bits) if loads is None or not matrix_loads else None
             if other is not None:
                 source, places_of = other
                 value = self.picked(value, places_of)

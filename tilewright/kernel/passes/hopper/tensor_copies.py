@@ -34,7 +34,7 @@ from tilewright.kernel.rewrite import erase, insert_before, replace_by_values
 from tilewright.kernel.simt import SHARED, element_bytes
 from tilewright.kernel.simt_warpgroup import ROWS, WARPS
 from tilewright.kernel.tensor_map_box import TensorMapBox
-from tilewright.layouts.copy_engine import BOX_EXTENT, TENSOR_RANK, TURNED_BYTES, UNITS, is_distance, widest_span
+from tilewright.layouts.copy_engine import BOX_EXTENT, TENSOR_RANK, TRANSPOSED_BYTES, UNITS, is_distance, widest_span
 from tilewright.layouts.shared import NvmmaShared
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def _product(dot: tile.DotOp, kernel: FuncOp, facts: Facts, written: set[SSAValu
     warps = _asked(record, m, n, given) or _warps(m, n, WARPS if given is None else given[0] * given[1])
     if a is None or b is None or warps is None:
         return None
-    if a.size != TURNED_BYTES and (a.transposed or not b.transposed):
+    if a.size != TRANSPOSED_BYTES and (a.transposed or not b.transposed):
         return None
     check_signs(dot)
     own = 32 // a.size

@@ -1,4 +1,4 @@
-"""What threads do to store a tile by boxes: they write their part to the memory of the block, and one starts copies."""
+"""What threads do to store a tile by bulk copies: they write their part to shared memory, and one starts copies."""
 
 from __future__ import annotations
 

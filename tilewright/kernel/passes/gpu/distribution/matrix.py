@@ -26,12 +26,12 @@ Layouts = tuple[LinearLayout, LinearLayout, LinearLayout]
 @lru_cache(maxsize=1024)
 def dot_layouts(
     record: Intrinsic | None, extents: tuple[int, int, int], warps: int | tuple[int, int], lanes: int = 32,
-    turned: bool = False,
+    transposed: bool = False,
 ) -> Layouts:  # fmt: skip
     """Layouts of a (M x K), b (K x N) and c (M x N) for an instruction of one warp, or (None) for multiply-adds.
 
-    `turned`: of a product that is computed as ``c^T = b^T a^T``, which `can_turn` has to say of the instruction.
-    `warps` are those along m and n, or how many there are.
+    `transposed`: of a product that is computed as ``c^T = b^T a^T``, which `can_transpose` has to say of the
+    instruction. `warps` are those along m and n, or how many there are.
     Raises InvalidProgram for another instruction, and for a tile that is smaller than the instruction.
     """
     if record is None:
@@ -39,7 +39,7 @@ def dot_layouts(
         return multiply_add_layouts(extents, (grid[0], grid[1]), lanes)
     if is_opaque(record):
         return opaque_layouts(record, extents, warps, lanes)
-    a, b, c = one_warp(record, turned)
+    a, b, c = one_warp(record, transposed)
     if 1 << len(c.of("lane")) != lanes:
         own = 1 << len(c.of("lane"))
         raise InvalidProgram(f"{record.name} is issued by {own} lanes, a warp here has {lanes}")
@@ -151,8 +151,8 @@ def check_signs(op: DotOp) -> None:
 
 
 @cache
-def one_warp(record: Intrinsic, turned: bool = False) -> Layouts:
-    """Layouts of the fragments of one instruction: a (M x K), b (K x N), c (M x N), which may be turned.
+def one_warp(record: Intrinsic, transposed: bool = False) -> Layouts:
+    """Layouts of the fragments of one instruction: a (M x K), b (K x N), c (M x N), which may be transposed.
 
     Raises InvalidProgram for a record that is not a product of fragments, or whose fragments are not linear.
     """
@@ -165,11 +165,11 @@ def one_warp(record: Intrinsic, turned: bool = False) -> Layouts:
             help="a record of a warp with documented fragment layouts",
         )
     a, b, c = found
-    return a, b, _transposed(c) if turned else c
+    return a, b, _transposed(c) if transposed else c
 
 
 @cache
-def can_turn(record: Intrinsic) -> bool:
+def can_transpose(record: Intrinsic) -> bool:
     """Whether lanes hold rows of a as they hold columns of b, and neighbours of a column of c.
 
     Of ``c^T = b^T a^T`` they then hold neighbours of a row of c, which may be side by side in memory.
@@ -180,9 +180,9 @@ def can_turn(record: Intrinsic) -> bool:
     return a == _transposed(b) and c.of("register")[:1] == ((1, 0),)
 
 
-def is_turned(record: Intrinsic, c: LinearLayout) -> bool:
+def is_transposed(record: Intrinsic, c: LinearLayout) -> bool:
     """Whether a product that leaves its sums in a layout is computed so."""
-    return can_turn(record) and c.of("register")[:1] == ((0, 1),)
+    return can_transpose(record) and c.of("register")[:1] == ((0, 1),)
 
 
 def _transposed(layout: LinearLayout) -> LinearLayout:
@@ -191,22 +191,22 @@ def _transposed(layout: LinearLayout) -> LinearLayout:
 
 
 def fragment_layout(record: Intrinsic, number: int) -> LinearLayout:
-    """The layout of one operand of a record: registers and lanes to its box."""
+    """The layout of one operand of a record: registers and lanes to its tile."""
     from tilewright.intrinsics.fragments import places
     from tilewright.intrinsics.intrinsic import Fragment
 
     operand = record.operands[number]
-    fragment, box = operand.layout, record.shape(operand)
+    fragment, tile = operand.layout, record.shape(operand)
     fits = isinstance(fragment, Fragment) and is_power_of_two(fragment.lanes) and is_power_of_two(fragment.elements)
-    if not isinstance(fragment, Fragment) or not fits or not all(map(is_power_of_two, box)):
-        reason = f"{operand.role} of {record.name} is {operand.layout} of {'x'.join(map(str, box))}"
+    if not isinstance(fragment, Fragment) or not fits or not all(map(is_power_of_two, tile)):
+        reason = f"{operand.role} of {record.name} is {operand.layout} of {'x'.join(map(str, tile))}"
         raise InvalidProgram(
             f"{reason}, for a product in a block", help="a record of a warp with documented fragment layouts"
         )
     where = places(fragment)
     lanes = [tuple(int(index[1 << bit, 0]) for index in where) for bit in range(log2(fragment.lanes))]
     registers = [tuple(int(index[0, 1 << bit]) for index in where) for bit in range(log2(fragment.elements))]
-    layout = linear(box, register=registers, lane=lanes)
+    layout = linear(tile, register=registers, lane=lanes)
     if any((table != index).any() for table, index in zip(layout.coordinates(), where, strict=True)):
         raise InvalidProgram(f"{operand.role} of {record.name}: a fragment not linear in the bits of its places")
     return layout

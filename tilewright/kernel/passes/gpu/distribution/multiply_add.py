@@ -1,4 +1,4 @@
-"""Products of tiles without a matrix instruction: every thread has a box of the result, and its rows and columns.
+"""Products of tiles without a matrix instruction: every thread has a tile of the result, and its rows and columns.
 
 A lane holds neighbouring columns of c, all of k of its rows of a and of its columns of b; lanes in a row of lanes hold
 the same rows, lanes in a column the same columns.

@@ -99,13 +99,13 @@ def memory_between(source: LinearLayout, target: LinearLayout, bits: int, lies: 
     are too short to be apart by what hardware wants, memory has columns.
     """
     told = target if isinstance(source, Opaque) else source
-    box = next(each.box for each in (source, target) if isinstance(each, Opaque))
+    tile = next(each.tile for each in (source, target) if isinstance(each, Opaque))
     neighbours = (base.index(1) for name in ("register", "lane") for base in told.of(name) if 1 in base)
     fastest = next(neighbours, 1)
-    if box[fastest] * bits // 8 < ROW_BYTES:
+    if tile[fastest] * bits // 8 < ROW_BYTES:
         fastest = 1 - fastest
     order = (fastest, 1 - fastest)
-    (rows, columns), run = told.shape, box[fastest]
+    (rows, columns), run = told.shape, tile[fastest]
     if run * bits // 8 < ALIGNMENT_BYTES or lies == "linear":
         along, down = (
             [tuple(1 << bit if dim == each else 0 for dim in range(2)) for bit in range(log2(told.shape[each]))]
@@ -121,7 +121,7 @@ def elements_in(memory: Rows | LinearLayout) -> int:
     return memory.elements if isinstance(memory, Rows) else 1 << memory.in_bits
 
 
-def matrices_in(memory: str, extents: tuple[int, int], box: tuple[int, int]) -> Matrices:
+def matrices_in(memory: str, extents: tuple[int, int], tile: tuple[int, int]) -> Matrices:
     """The fragments of a tile that lies in block memory as a text says.
 
     Raises InvalidProgram for memory in which rows of a fragment are not equally far apart.
@@ -130,26 +130,26 @@ def matrices_in(memory: str, extents: tuple[int, int], box: tuple[int, int]) -> 
     if rows is not None:
         (first, second), columns = rows.strides, rows.order[0] == 0
         return Matrices((first, second), rows.line, columns)
-    return _linear_matrices(memory_of(memory, extents), box, memory)
+    return _linear_matrices(memory_of(memory, extents), tile, memory)
 
 
 @lru_cache(maxsize=1024)
-def _linear_matrices(memory: LinearLayout, box: tuple[int, int], text: str) -> Matrices:
+def _linear_matrices(memory: LinearLayout, tile: tuple[int, int], text: str) -> Matrices:
     to_offset = memory.inverse()
     steps = [[base[0] for base in to_offset.of(name)] for name, _ in memory.outs]
     columns = bool(steps[0]) and steps[0][0] == 1
     fastest = 0 if columns else 1
     strides, line = [0, 0], 0
     for dim, offsets in enumerate(steps):
-        own = log2(box[dim])
+        own = log2(tile[dim])
         inside, outside = offsets[:own], offsets[own:]
         step = inside[0] if inside else 1
         if dim != fastest:
             line = step
-        strides[dim] = outside[0] // box[dim] if outside else step
-        wanted = [step << bit for bit in range(own)] + [strides[dim] * box[dim] << bit for bit in range(len(outside))]
+        strides[dim] = outside[0] // tile[dim] if outside else step
+        wanted = [step << bit for bit in range(own)] + [strides[dim] * tile[dim] << bit for bit in range(len(outside))]
         if offsets != wanted or (dim == fastest and step != 1):
-            raise InvalidProgram(f"fragments of {box[0]}x{box[1]} in memory {text}", help="rows at equal distances")
+            raise InvalidProgram(f"fragments of {tile[0]}x{tile[1]} in memory {text}", help="rows at equal distances")
     return Matrices((strides[0], strides[1]), line, columns)
 
 
@@ -166,9 +166,9 @@ def matrices_at(op: tile.LoadOp | tile.StoreOp, layout: Opaque) -> Matrices | No
     known = [constant_index(bound) for bound in op.bounds]
     if any(most is None or most < extent for most, extent in zip(known, layout.shape, strict=False)):
         return None
-    if line < layout.box[fastest] or line * size % ROW_BYTES or layout.box[fastest] * size % ALIGNMENT_BYTES:
+    if line < layout.tile[fastest] or line * size % ROW_BYTES or layout.tile[fastest] * size % ALIGNMENT_BYTES:
         return None
-    if divisor(op.offset) * size % ALIGNMENT_BYTES or layout.box[1 - fastest] * line * size % ALIGNMENT_BYTES:
+    if divisor(op.offset) * size % ALIGNMENT_BYTES or layout.tile[1 - fastest] * line * size % ALIGNMENT_BYTES:
         return None
     if op.align is not None and op.align.value.data < ROW_BYTES:
         return None

@@ -87,14 +87,14 @@ def stage_in(
 ) -> SSAValue:
     """The fragments of a tile that lies in block memory."""
     layout, (rows, columns) = _opaque(op.result), shape(op.result)
-    found = matrices_in(memory, (rows, columns), layout.box)
+    found = matrices_in(memory, (rows, columns), layout.tile)
     return load_fragments(at, layout, intrinsic_of(op.result, layout, op), buffer, start, found)
 
 
 def stage_out(at: Threads, op: tile.ConvertOp, value: SSAValue, buffer: SSAValue, memory: str) -> None:
     """Put the fragments of a tile into block memory."""
     layout, (rows, columns) = _opaque(op.value), shape(op.value)
-    found = matrices_in(memory, (rows, columns), layout.box)
+    found = matrices_in(memory, (rows, columns), layout.tile)
     store_fragments(at, layout, intrinsic_of(op.value, layout, op), value, buffer, at.number(0), found)
 
 

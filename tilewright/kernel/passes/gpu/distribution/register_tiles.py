@@ -1,8 +1,9 @@
-"""Tiles that are read along one dimension and wanted along another: threads hold boxes, and turn them in registers.
+"""Tiles that are read along one dimension and wanted along another: threads hold tiles, and transpose them in
+registers.
 
 Where lanes load what they hold, as matrix loads are not there, shared memory is read and written in runs of the
 dimension along which fragments lie. A thread that has loaded runs of the other dimension has such runs too if what it
-holds is a box of both.
+holds is a tile of both.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from tilewright.layouts.linear import LinearLayout
 RUN_BYTES = 16  # of the widest access to shared memory
 
 
-def boxed(
+def thread_tiles(
     layout: LinearLayout, wanted: LinearLayout, fastest: int, size: int, warps: int, lanes: int
 ) -> LinearLayout | None:
-    """A layout for the load of a tile whose threads hold boxes; None where `layout` is as good.
+    """A layout for the load of a tile whose threads hold tiles; None where `layout` is as good.
 
     `fastest` is the dimension of neighbours in memory and `size` the bytes of an element.
     """
@@ -44,7 +45,9 @@ def boxed(
 
 
 @lru_cache(maxsize=1024)
-def turned(source: LinearLayout, target: LinearLayout, bits: int) -> tuple[LinearLayout, Sequence[int]] | None:
+def transposed_registers(
+    source: LinearLayout, target: LinearLayout, bits: int
+) -> tuple[LinearLayout, Sequence[int]] | None:
     """`source` with the registers first that follow each other in `target`, and the order that makes it so.
 
     None where they are first already, or in other threads.

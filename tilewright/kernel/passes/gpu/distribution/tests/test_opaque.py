@@ -38,7 +38,7 @@ def test_fragments_are_those_of_the_record(name: str) -> None:
     extents = tuple(2 * size for size in (*record.shape(record.destination), record.shape(record.sources[0])[1]))
     for layout, operand in zip(dot_layouts(record, extents, (1, 1)), record.operands, strict=True):
         assert isinstance(layout, Opaque)
-        assert layout.box == record.shape(operand)
+        assert layout.tile == record.shape(operand)
         assert len(fragments(layout, layout.one)) == 4
         assert {len(registers) for registers in fragments(layout, layout.one).values()} == {
             layout.one.in_size("register")
