@@ -6,6 +6,8 @@ Also limits what may occur at all: values are scalars, statically shaped tiles a
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from operator import is_
 
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import (
@@ -55,18 +57,58 @@ VIEW_OPERANDS: dict[type[Operation], tuple[int, ...]] = {
 }  # fmt: skip
 
 
-def verify(module: ModuleOp, where: Callable[[Operation], str] | None = None) -> None:
+class Checked:
+    """Operations whose own rules were found to hold, with everything that these rules read.
+
+    Only operations of kernels without regions: rules of other operations read what is inside, or other kernels.
+    """
+
+    def __init__(self) -> None:
+        self._read: dict[Operation, tuple[object, ...]] = {}
+
+    def holds(self, op: Operation, kernel: Operation) -> bool:
+        """Whether nothing that the rules of an operation read has changed since it was noted."""
+        before = self._read.get(op)
+        if before is None:
+            return False
+        now = _read_by_rules(op, kernel)
+        return len(before) == len(now) and all(map(is_, before, now))
+
+    def note(self, op: Operation, kernel: Operation) -> None:
+        """The rules hold for the operation as it is now."""
+        if not op.regions:
+            self._read[op] = _read_by_rules(op, kernel)
+
+
+def _read_by_rules(op: Operation, kernel: Operation) -> tuple[object, ...]:
+    """The objects that own rules read: of the operation, of those that define its operands, and of its kernel."""
+    operands = list(op.operands)
+    read: list[object] = [op.parent_op(), op.next_op is None, len(operands), *operands]
+    read += [each.type for each in operands]
+    read += [each.type for each in op.results]
+    read += op.attributes
+    for each in (op, kernel, *[operand.owner for operand in operands]):
+        if isinstance(each, Operation):
+            read += each.attributes.values()
+            read += each.properties.values()
+    return tuple(read)
+
+
+def verify(module: ModuleOp, where: Callable[[Operation], str] | None = None, checked: Checked | None = None) -> None:
     """Check every rule of the tile program; InvalidProgram names the first operation that breaks one.
 
-    `where` gives the place of an operation, for the error.
+    `where` gives the place of an operation, for the error. `checked` holds operations of an earlier check, whose own
+    rules are not checked again unless they have changed; it is brought up to date.
     """
-    checker = _Checker(where or (lambda op: ""))
+    checker = _Checker(where or (lambda op: ""), Checked() if checked is None else checked)
     checker.operation(module, set())
 
 
 class _Checker:
-    def __init__(self, where: Callable[[Operation], str]) -> None:
+    def __init__(self, where: Callable[[Operation], str], checked: Checked) -> None:
         self.where = where
+        self.checked = checked
+        self.kernel: Operation | None = None  # around the operation that is checked
         self.types: set[Attribute] = set()
 
     def operation(self, op: Operation, visible: set[SSAValue]) -> None:
@@ -78,15 +120,22 @@ class _Checker:
         except ValueError:  # from xDSL's traits, which look inside
             message = f"{op.name}: a value inside is used where it is not defined"
             raise InvalidProgram(message, where=self.where(op), help=_HELP) from None
-        inner = set() if op.has_trait(IsolatedFromAbove) else visible
-        for region in op.regions:
-            for block in region.blocks:
-                self.block(op, block, inner)
+        if isinstance(op, FuncOp):
+            self.kernel = op
+        if op.regions:
+            inner = set() if op.has_trait(IsolatedFromAbove) else visible
+            for region in op.regions:
+                for block in region.blocks:
+                    self.block(op, block, inner)
+        if op is self.kernel:
+            self.kernel = None
 
     def own_rules(self, op: Operation, visible: set[SSAValue]) -> None:
         for operand in op.operands:
             if operand not in visible:
                 raise VerifyException(f"operand {_name(operand)} is not defined before this operation")
+        if self.kernel is not None and self.checked.holds(op, self.kernel):
+            return
         for result in op.results:
             self.known_type(result.type)
         for region in op.regions:
@@ -100,7 +149,8 @@ class _Checker:
                     if last is None or not last.has_trait(IsTerminator):
                         raise VerifyException("a region does not end with its terminator")
                 for child in block.ops:
-                    if child.next_op is not None and child.has_trait(IsTerminator):
+                    kind: type[Operation] = type(child)
+                    if child.next_op is not None and _ends_a_block(kind):
                         raise VerifyException(f"{child.name} in the middle of a region")
         if isinstance(op, scf.IfOp):
             _verify_if(op)
@@ -109,6 +159,8 @@ class _Checker:
         _verify_vocabulary(op)
         _verify_views(op)
         op.verify_()
+        if self.kernel is not None:
+            self.checked.note(op, self.kernel)
 
     def block(self, owner: Operation, block: Block, visible: set[SSAValue]) -> None:
         inside = {*visible, *block.args}
@@ -120,6 +172,11 @@ class _Checker:
         if type_ not in self.types:
             _verify_type(type_)
             self.types.add(type_)
+
+
+@cache
+def _ends_a_block(kind: type[Operation]) -> bool:
+    return kind.has_trait(IsTerminator)
 
 
 def _verify_type(type_: Attribute) -> None:

@@ -28,12 +28,16 @@ CPU: tuple[ModulePass, ...] = (
 
 def run_passes(module: ModuleOp, passes: Iterable[ModulePass], verify_each: bool = False) -> None:
     """Run passes in place, one after the other."""
+    if not verify_each:
+        for each in passes:
+            each.apply(Context(), module)
+        return
+    from tilewright.kernel.verify import Checked, verify
+
+    checked = Checked()
     for each in passes:
         each.apply(Context(), module)
-        if verify_each:
-            from tilewright.kernel.verify import verify
-
-            try:
-                verify(module)
-            except InvalidProgram as error:
-                raise AssertionError(f"bug in pass {each.name}: {error}") from error
+        try:
+            verify(module, checked=checked)
+        except InvalidProgram as error:
+            raise AssertionError(f"bug in pass {each.name}: {error}") from error

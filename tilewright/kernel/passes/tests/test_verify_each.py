@@ -1,0 +1,107 @@
+"""`verify_each` names the pass that breaks a rule, also on an operation that an earlier check found right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp, StringAttr, f16, f64, i1
+from xdsl.ir import Operation
+from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
+
+from tests.random_kernels import random_kernel
+from tilewright.errors import InvalidProgram
+from tilewright.kernel import verify
+from tilewright.kernel.dialect import FuncOp, LoadOp, StoreOp
+from tilewright.kernel.passes.cpu.table import CPU, run_passes
+
+OperationT = TypeVar("OperationT", bound=Operation)
+
+
+class Breaking(ModulePass):
+    """A pass that applies a change which breaks a rule."""
+
+    name = "breaking"
+
+    def __init__(self, change: Callable[[ModuleOp], None]) -> None:
+        self.change = change
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        self.change(op)
+
+
+def first(module: ModuleOp, kind: type[OperationT]) -> OperationT:
+    return next(op for op in module.walk() if isinstance(op, kind))
+
+
+def type_of_a_result(module: ModuleOp) -> None:
+    load = first(module, LoadOp)
+    Rewriter.replace_value_with_new_type(load.result, f64 if load.result.type == f16 else f16)
+
+
+def type_of_an_operand(module: ModuleOp) -> None:
+    view = first(module, LoadOp).operands[0]
+    Rewriter.replace_value_with_new_type(view, i1)
+
+
+def operand_replaced(module: ModuleOp) -> None:
+    store = first(module, StoreOp)
+    store.operands[0] = store.operands[1]
+
+
+def operand_dropped(module: ModuleOp) -> None:
+    store = first(module, StoreOp)
+    store.operands = list(store.operands)[:-1]
+
+
+def property_of_another_kind(module: ModuleOp) -> None:
+    leaf = next(op for op in module.walk() if op.properties and not op.regions)
+    leaf.properties[min(leaf.properties)] = StringAttr("none")
+
+
+def unknown_attribute(module: ModuleOp) -> None:
+    first(module, FuncOp).attributes["grid"] = StringAttr("none")
+
+
+def terminator_moved(module: ModuleOp) -> None:
+    block = first(module, FuncOp).body.block
+    terminator, before = block.last_op, block.first_op
+    assert terminator is not None
+    assert before is not None
+    terminator.detach()
+    block.insert_op_before(terminator, before)
+
+
+def definition_after_its_use(module: ModuleOp) -> None:
+    block = first(module, FuncOp).body.block
+    for op in block.ops:
+        users = [use.operation for result in op.results for use in result.uses if use.operation.parent is block]
+        if users:
+            op.detach()
+            block.insert_op_after(op, users[0])
+            return
+
+
+CHANGES = (
+    type_of_a_result,
+    type_of_an_operand,
+    operand_replaced,
+    operand_dropped,
+    property_of_another_kind,
+    unknown_attribute,
+    terminator_moved,
+    definition_after_its_use,
+)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_pass_that_breaks_a_rule_is_named(change: Callable[[ModuleOp], None], seed: int) -> None:
+    module = random_kernel(seed).module
+    with pytest.raises(AssertionError, match="bug in pass breaking: "):
+        run_passes(module, [*CPU, Breaking(change)], verify_each=True)
+    with pytest.raises(InvalidProgram):
+        verify.verify(module)
