@@ -17,10 +17,10 @@ from tilewright.instruction.panels import with_last
 from tilewright.instruction.products import MappedProduct, walked_dimension
 from tilewright.instruction.relayout import packed
 from tilewright.machine.description import Gpu
+from tilewright.operator.block_tree import block_tree
 from tilewright.operator.flatten import address
 from tilewright.operator.product_loops import merge_product_loops
 from tilewright.operator.rules.gpu_product import no_bulk_copies, schedule_blocks
-from tilewright.tiles.parts import Parts
 from tilewright.tiles.product import Operand
 
 
@@ -55,7 +55,7 @@ def plan_product(planning: Planning, group: Group, machine: Gpu) -> None:
     plan.products[node.name] = {
         "kernel": name, **running.to_json(), "instruction": shape.intrinsic, "precision": shape.precision,
         "block": [shape.m, shape.n, shape.k], "warps": list(shape.warps), "stages": shape.stages,
-        "splits": shape.splits, "cluster": shape.cluster, "schedule": {"tile": Parts(kernel).points},
+        "splits": shape.splits, "cluster": shape.cluster, "schedule": {"tile": block_tree(kernel).points},
     }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from math import prod
 from tilewright.compiler.packed import place_relayout
 from tilewright.compiler.planning import Planning, Stored, points
 from tilewright.compiler.rows import fill_borders, order_of_result, plan_rows
-from tilewright.compiler.trees import cut_of_tree, point_of_tree
+from tilewright.compiler.trees import about, cut_of_tree, point_of_tree
 from tilewright.decision import ASKED, Decision
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
@@ -88,7 +88,8 @@ class _Product:
         space = ProductSpace(work, frozenset(product.mapping.sets[0]) if product.fixed else None)
         asked, given = planning.choose.point(space, self.node.name), planning.trees.tree(name)
         if given is not None:
-            asked, blocks = point_of_tree(given, work)
+            with about(name):
+                asked, blocks = point_of_tree(given, work)
         elif asked is not None:
             blocks = blocks_of(asked, work, self.machine, threads, a_bytes)
         if asked is not None:
@@ -103,7 +104,8 @@ class _Product:
         if packs:
             block = self._depth_block(work, point) if asked is None else 0
             if given is not None:
-                block = cut_of_tree(given, self.depth[-1].name)
+                with about(name):
+                    block = cut_of_tree(given, self.depth[-1].name, self.depth[-1].size, product.group)
             b = self._packed_operand(tile[product.columns.name], block)
             self._cut(block)
             work = self._work(b, packs)

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from difflib import get_close_matches
 from math import prod
 from typing import Any
 
-from tilewright.errors import InvalidArgument
+from tilewright.errors import CompileError, InvalidArgument
+from tilewright.expr.ordered import Ordered
+from tilewright.lower.row_tree import RowTree
+from tilewright.operator.block_rows import block_rows
+from tilewright.operator.block_tree import block_tree
+from tilewright.operator.ordered_tree import ordered_tree
 from tilewright.operator.product_point import ProductPoint
+from tilewright.operator.product_tree import product_tree
 from tilewright.tiles.kernel import Kernel, expressions
 from tilewright.tiles.legality import check
-from tilewright.tiles.parts import factors, program_of
+from tilewright.tiles.parts import factors, on_blocks, program_of, tiles_at
 from tilewright.tiles.problem import Problem
-from tilewright.tiles.product import Product
+from tilewright.tiles.product import Product, product_of
 from tilewright.tiles.tree import InvalidTree, MicroKernelRef, Stage, Tile, TileTree, from_json, kernels, leaves, walk
 
 
@@ -29,19 +36,20 @@ class GivenTrees:
         return self.given.get(kernel)
 
     def instead(self, kernel: str, scheduled: Kernel) -> Kernel:
-        """The kernel with the tree that was given for it, if there is one and it is legal.
+        """The kernel with the tree that was given for it, if there is one and it is lowered.
 
-        Raises InvalidTree for one of other loops or another mapping, IllegalTree for one that a rule forbids.
+        Raises InvalidTree for one of other loops, another mapping, or another form than `lower` reads, IllegalTree for
+        one that a rule forbids.
         """
         tree = self.given.get(kernel)
         if tree is None:
             return scheduled
-        where = f"tile tree of {kernel}"
-        _require_same_loops(scheduled, tree, where)
-        _require_same_mapping(scheduled, tree, where)
-        found = replace(scheduled, tree=tree)
-        check(tree, Problem.of(expressions(found)), imperfect=True)
-        return found
+        with about(kernel):
+            _require_same_loops(scheduled, tree)
+            _require_same_kind(scheduled, tree)
+            found = replace(scheduled, tree=tree)
+            check(tree, Problem.of(expressions(found)), imperfect=True)
+            return replace(found, tree=_form(found))
 
     def require_used(self, kernels: Collection[str]) -> None:
         """Raises InvalidArgument for a tree of a kernel that the plan does not have."""
@@ -52,76 +60,118 @@ class GivenTrees:
                 raise InvalidArgument(f"the plan has no kernel {name!r}", where="trees", help=help)
 
 
-def _require_same_loops(scheduled: Kernel, tree: TileTree, where: str) -> None:
+@contextmanager
+def about(kernel: str) -> Iterator[None]:
+    """Errors that are raised meanwhile say that they are about the tile tree of this kernel."""
+    try:
+        yield
+    except CompileError as error:
+        error.where = f"tile tree of {kernel}{error.where.removeprefix('tile tree')}"
+        raise
+
+
+def _form(kernel: Kernel) -> TileTree:
+    """The tree as `lower` reads it: descriptions of micro-kernels are those of their tiles."""
+    if isinstance(kernel.statements[-1].accum, Ordered):
+        return ordered_tree(kernel).tree()
+    if on_blocks(kernel.tree):
+        return (block_rows(kernel) if product_of(kernel) is None else block_tree(kernel)).tree()
+    if product_of(kernel) is not None:
+        return product_tree(kernel).tree()
+    RowTree(kernel)
+    return kernel.tree
+
+
+def _require_same_loops(scheduled: Kernel, tree: TileTree) -> None:
     known = {axis.name for each in scheduled.statements for axis in (*each.axes, *each.reduce)}
-    needed = {each.name for each in scheduled.statements if each.accum is not None or each.address is not None}
+    values = [each.name for each in scheduled.statements]
     for _, node in walk(tree):
         names = factors(node).keys() if isinstance(node, Tile) else ()
         for name in names:
             if name not in known:
-                raise InvalidTree(
-                    f"{name} is no loop of this kernel", where=where, help=f"one of {', '.join(sorted(known))}"
-                )
+                raise InvalidTree(f"{name} is no loop of this kernel", help=f"one of {', '.join(sorted(known))}")
         if isinstance(node, Tile) and any(loop.factor is None for loop in node.loops):
-            raise InvalidTree("a factor is open", where=where, help="a number for every loop")
-    missing = needed - {leaf.op for _, leaf in leaves(tree)}
+            raise InvalidTree("a factor is open", help="a number for every loop")
+    computed = [leaf.op for _, leaf in leaves(tree)]
+    for name in computed:
+        if name not in values or computed.count(name) > 1:
+            raise InvalidTree(
+                f"op {name} is no value of this kernel, or twice", help=f"each of {', '.join(values)} once"
+            )
+    needed = {each.name for each in scheduled.statements if each.accum is not None or each.address is not None}
+    missing = needed - set(computed)
     if missing:
-        raise InvalidTree(f"{', '.join(sorted(missing))} is not computed", where=where, help="a leaf for each")
+        raise InvalidTree(f"{', '.join(sorted(missing))} is not computed", help="a leaf for each")
 
 
-def _require_same_mapping(scheduled: Kernel, tree: TileTree, where: str) -> None:
-    """A tree may have other tiles; which instruction multiplies and which loops it takes is decided before."""
+def _require_same_kind(scheduled: Kernel, tree: TileTree) -> None:
+    """A tree may have other tiles; what runs it, and which instruction multiplies which loops, is decided before."""
+    if on_blocks(scheduled.tree) != on_blocks(tree):
+        legal = "one at the grid, with the warps of a thread block" if on_blocks(scheduled.tree) else "none on a CPU"
+        raise InvalidTree(f"the grid has {'a' if on_blocks(tree) else 'no'} hint warps", help=legal)
     wanted, found = ({each.mapping for each in kernels(each).values()} for each in (scheduled.tree, tree))
     if wanted != found:
-        raise InvalidTree(
-            f"its product has the mapping {_shown(found)}", where=where, help=f"{_shown(wanted)}, with any tile"
-        )
+        raise InvalidTree(f"its product has the mapping {_shown(found)}", help=f"{_shown(wanted)}, with any tile")
 
 
 def _shown(mappings: Collection[object]) -> str:
     return " and ".join(map(str, mappings)) or "none"
 
 
-def product_of_tree(tree: TileTree) -> MicroKernelRef | None:
-    """The micro-kernel of the product of a tree."""
-    return next(iter(kernels(tree).values()), None)
+# Products, before operands are packed for their tile ------------------------------------------------------------------
+
+
+def _micro_kernel(tree: TileTree) -> MicroKernelRef:
+    found = list(kernels(tree).values())
+    if len(found) != 1:
+        fact = f"{len(found)} micro-kernels compute the product"
+        raise InvalidTree(fact, help="one, at the leaf where the tree that the rules make has it")
+    return found[0]
 
 
 def point_of_tree(tree: TileTree, work: Product) -> tuple[ProductPoint, dict[str, int]]:
     """The point of a product that a tree of register tiles says, and its blocks, before operands are packed for it."""
-    product = product_of_tree(tree)
-    if product is None:
-        raise InvalidTree("no micro-kernel computes the product", help="the leaf of the tree that the rules make")
-    tile = {loop.name: loop.trips for loop in product.quantum}
+    tile = {loop.name: loop.trips for loop in _micro_kernel(tree).quantum}
     program = program_of(tree)
     order = list(program.tiles)
     k_blocks = 1
-    for _, node in walk(program.body):
-        if isinstance(program.body, Stage) and isinstance(node, Tile) and node.level == "L2":
-            (_, k_blocks), *inside = factors(node).items()
+    if isinstance(program.body, Stage):
+        for (first, count), *inside in (
+            list(factors(each).items()) or [("", 1)] for each in tiles_at(program.body, "L2")[:1]
+        ):
+            k_blocks = count if first else 1
             order += [name for name, _ in inside]
-            break
-    outer, tiled = [axis.name for axis in work.outer], [axis.name for axis in (work.columns, *work.rows)]
-    for name in order:
-        if name not in outer and name not in tiled:
-            raise InvalidTree(f"{name} is no loop of the result", help=f"tiles at L2 of {', '.join((*outer, *tiled))}")
+    tiled = [axis.name for axis in (work.columns, *work.rows)]
     order = [name for name in order if name in tiled]
     if sorted(order) != sorted(tiled):
-        raise InvalidTree(f"tiles are walked along {', '.join(order)}", help=f"{', '.join(tiled)} at L2, each once")
+        along = ", ".join(order) or "no loop"
+        raise InvalidTree(f"tiles are walked along {along}", help=f"{', '.join(tiled)} at L2, each once")
     rows = tuple(tile.get(axis.name, 1) for axis in work.rows)
-    vectors = -(-tile.get(work.columns.name, 1) // work.lanes)
+    columns = tile.get(work.columns.name, 1)
+    vectors = -(-columns // work.lanes)
     if not any(prod(rows) <= height and vectors <= width for height, width in work.shapes):
         shapes = ", ".join(f"{height} rows by {width} vectors" for height, width in work.shapes)
         raise InvalidTree(f"a register tile has {prod(rows)} rows by {vectors} vectors", help=f"at most {shapes}")
-    return ProductPoint(rows, vectors, tuple(order), k_blocks), program.grid
+    point = ProductPoint(rows, vectors, tuple(order), k_blocks)
+    whole = point.tile(work)[work.columns.name]
+    if columns != whole:
+        fact = f"a register tile has {columns} columns of {work.columns.name}, which has {work.columns.size}"
+        raise InvalidTree(fact, help=f"{whole}, whole vectors of {work.lanes}")
+    return point, program.grid
 
 
-def cut_of_tree(tree: TileTree, last: str) -> int:
+def cut_of_tree(tree: TileTree, last: str, extent: int, group: int) -> int:
     """Points of the innermost depth loop in one of the blocks that it is cut in; 0 where it is whole."""
-    product = product_of_tree(tree)
+    product = _micro_kernel(tree)
     inside = f"{last}.1"
-    if product is None or product.mapping is None or inside not in product.mapping.depth:
+    if product.mapping is None or inside not in product.mapping.depth:
         return 0
     points = next((loop.trips for loop in product.quantum if loop.name == inside), 1)
-    steps = [factors(node).get(inside, 1) for _, node in walk(tree) if isinstance(node, Tile) and node.level == "L1"]
-    return points * max(steps, default=1)
+    steps = [factors(node).get(inside, 1) for node in tiles_at(tree, "L1")]
+    found = points * max(steps, default=1)
+    if found >= extent or extent % found or found % group:
+        raise InvalidTree(
+            f"blocks of {found} points of {last}, which has {extent}",
+            help=f"a divisor of {extent}" + (f" in groups of {group}" if group > 1 else ""),
+        )
+    return found

@@ -21,15 +21,13 @@ from tilewright.expr.core import Apply, Axis, Const, Expr, Read, Tensor, identit
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.rewrite import substitute, transform
 from tilewright.kernel import dialect as tile
-from tilewright.layouts.blocked import Blocked
 from tilewright.lower.blocks import point_of_block
 from tilewright.lower.body import FUNCTIONS, BodyEmitter, Provider, Value, combine, computed_in
 from tilewright.lower.builder import KernelBuilder, view_type
 from tilewright.lower.loops import TileAxis, grid_of
 from tilewright.lower.passes import divisors_of, reciprocal_of
+from tilewright.operator.block_rows import BlockRows, block_rows
 from tilewright.tiles.kernel import Kernel, Statement
-from tilewright.tiles.parts import Parts
-from tilewright.tiles.tree import Binding, InvalidTree, Leaf, Scope, Tile, leaves
 
 #: Beyond 2 to the first, a divisor is multiplied by 2 to the second, or its reciprocal.
 _RANGES = {"f32": (100, 64), "f64": (900, 512)}
@@ -39,52 +37,17 @@ Step = Callable[[BodyEmitter, Mapping[Axis, Expr], list[SSAValue]], list[SSAValu
 
 def lower_block_nest(name: str, kernel: Kernel, views: Sequence[tuple[Tensor, int]]) -> tile.FuncOp:
     """The kernel on blocks. `views` are its arguments: tensors with the size of their storage in elements."""
-    tree = Parts(kernel)
-    _require_shared_tile(tree)
-    warps, layout, points = tree.hint("warps"), _layout(tree), tree.loops("REG", Binding.SP)
-    assert warps is not None, "blocks have warps"
+    tree = block_rows(kernel)
     types = [view_type(tensor.dtype, size) for tensor, size in views]
-    func = tile.FuncOp(name, types, grid_of(tree.grid_of_tiles(points)))
-    func.attributes["warps"] = DenseArrayBase.from_list(i64, [int(count) for count in warps.arguments])
-    if layout is not None:
-        func.attributes["layout"] = StringAttr(str(layout.to_linear(tuple(points.values()))))
+    func = tile.FuncOp(name, types, grid_of(tree.grid))
+    func.attributes["warps"] = DenseArrayBase.from_list(i64, [tree.warps, 1])
+    if tree.threads is not None:
+        func.attributes["layout"] = StringAttr(str(tree.threads.to_linear(tuple(tree.points.values()))))
     builder = KernelBuilder(func.body.block)
     memory = {tensor.name: argument for (tensor, _), argument in zip(views, func.body.block.args, strict=True)}
-    _BlockNest(builder, kernel, tree, layout, memory).run(_passes(kernel))
+    _BlockNest(builder, tree, memory).run(tree.passes)
     builder.insert(tile.ReturnOp())
     return func
-
-
-def _passes(kernel: Kernel) -> list[list[str]]:
-    """The values of each pass: a pass is a sibling inside the grid, or all of the tree."""
-    assert isinstance(kernel.tree, Tile), "the grid is the root"
-    inside = kernel.tree.child
-    passes = inside.children if isinstance(inside, Scope) else (inside,)
-    return [[leaf.op for _, leaf in leaves(each)] for each in passes]
-
-
-def _layout(tree: Parts) -> Blocked | None:
-    """Which thread holds which element of the tile; None where the tile is one element."""
-    from tilewright.layouts.text import parse  # what CPUs do without
-
-    hint = tree.hint("blocked")
-    if hint is None:
-        return None
-    layout = parse(str(hint.arguments[0]))
-    if not isinstance(layout, Blocked):
-        raise InvalidTree(f"the threads of a block have the layout {layout}", help="a #blocked layout")
-    return layout
-
-
-def _require_shared_tile(tree: Parts) -> None:
-    """Raise InvalidTree where passes differ in the tile of a block or in the chunks that they walk."""
-    known: dict[tuple[str, str], tuple[int, Binding]] = {}
-    for node in tree.tiles:
-        for loop in node.loops:
-            shared = known.setdefault((node.level, loop.name), (loop.trips, node.binding))
-            if shared != (loop.trips, node.binding):
-                message = f"passes of one block have {loop.name} at {node.level} {shared[0]} and {loop.trips} times"
-                raise InvalidTree(message, help="give all passes the same factors and bindings")
 
 
 def _combining(node: Statement) -> str:
@@ -100,25 +63,19 @@ def scale_of(name: str) -> str:
 class _BlockNest:
     """All passes of a nest on the tile of one block."""
 
-    def __init__(
-        self, builder: KernelBuilder, kernel: Kernel, tree: Parts, layout: Blocked | None,
-        memory: Mapping[str, SSAValue],
-    ) -> None:  # fmt: skip
+    def __init__(self, builder: KernelBuilder, tree: BlockRows, memory: Mapping[str, SSAValue]) -> None:
         self.builder, self.tree, self.memory = builder, tree, memory
-        points = tree.loops("REG", Binding.SP)
-        inner = {axis for name, axis in tree.axes.items() if name not in tree.grid_order}
-        self.nodes = {statement.name: statement for statement in kernel.statements}
+        points = tree.points
+        inner = {axis for name, axis in tree.axes.items() if name not in tree.order}
+        self.nodes = {statement.name: statement for statement in tree.statements}
         self.covering = {name for name, each in self.nodes.items() if not inner.isdisjoint(each.axes)}
-        self.one_pass = {node.op for node, _ in tree.hints("one_pass") if isinstance(node, Leaf)}
-        self.chunks = tree.loops("L1")  # how many there are of inner loops that do not lie in the tile whole
-        tree.require_covered(self.chunks, {name: points.get(name, 1) for name in self.chunks})
-        self.unrolled = tree.loops("L1", Binding.UNROLL)
-        self.point = point_of_block(builder, tree.grid_of_tiles(points))
-        dims = [tree.axes[name] for name in points if name not in tree.grid_order]
+        self.one_pass, self.chunks, self.unrolled = tree.one_pass, tree.chunks, tree.unrolled
+        self.point = point_of_block(builder, tree.grid)
+        dims = [tree.axes[name] for name in points if name not in tree.order]
         self.inside = {axis: TileAxis(f"{axis.name}.i", points[axis.name]) for axis in dims}
         self.first = len(self.point.dims)  # of the dimensions along inner loops
         self.extents = (*self.point.extents, *(axis.size for axis in self.inside.values()))
-        self.shares = [] if layout is None else layout.shares(tuple(points.values()))[self.first :]
+        self.shares = [] if tree.threads is None else tree.threads.shares(tuple(points.values()))[self.first :]
         self.summed = (*self.point.extents, *(threads for _, threads, _ in self.shares))  # what trips hand on
         self.kept: dict[str, Value] = {}  # values per row
         self.held: BodyEmitter | None = None  # what all passes share

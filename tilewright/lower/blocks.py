@@ -19,37 +19,27 @@ from tilewright.kernel import dialect as tile
 from tilewright.lower.builder import KernelBuilder, view_type
 from tilewright.lower.loops import Point, TileAxis, grid_of
 from tilewright.lower.output_tile import OutputTile
+from tilewright.operator.block_tree import BlockTree, block_tree
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.loops import SpatialLoop
-from tilewright.tiles.parts import Parts
-from tilewright.tiles.product import Operand, product_of
-from tilewright.tiles.tree import InvalidTree
+from tilewright.tiles.product import Operand
 
 
 def lower_blocks(name: str, kernel: Kernel, views: Sequence[tuple[Tensor, int]]) -> tile.FuncOp:
     """The kernel of a product with its epilogue, a block for every tile of the result."""
-    tree = Parts(kernel)
-    warps, grid = tree.hint("warps"), tree.grid_of_tiles(tree.points)
-    assert warps is not None, "blocks have warps"
+    tree = block_tree(kernel)
+    grid = tree.grid
     func = tile.FuncOp(name, [view_type(tensor.dtype, size) for tensor, size in views], grid_of(grid))
-    func.attributes["warps"] = DenseArrayBase.from_list(i64, [int(count) for count in warps.arguments])
-    func.attributes["stages"] = IntegerAttr(_stages(tree), 64)
-    for hint in ("splits", "cluster"):
-        if tree.number(hint, 1) > 1:
-            func.attributes[hint] = IntegerAttr(tree.number(hint, 1), 64)
+    func.attributes["warps"] = DenseArrayBase.from_list(i64, tree.warps)
+    func.attributes["stages"] = IntegerAttr(tree.stages, 64)
+    for name, count in (("splits", tree.splits), ("cluster", tree.cluster)):
+        if count > 1:
+            func.attributes[name] = IntegerAttr(count, 64)
     builder = KernelBuilder(func.body.block)
     memory = {tensor.name: argument for (tensor, _), argument in zip(views, func.body.block.args, strict=True)}
-    _BlockTile(builder, kernel, tree, memory, point_of_block(builder, grid)).run()
+    _BlockTile(builder, tree, memory, point_of_block(builder, grid)).run()
     builder.insert(tile.ReturnOp())
     return func
-
-
-def _stages(tree: Parts) -> int:
-    """The buffers of an operand; both operands have the same."""
-    slots = {stage.slots for stage in tree.stages}
-    if len(slots) != 1:
-        raise InvalidTree(f"operands of a product have {sorted(slots)} slots", help="the same number for both")
-    return slots.pop()
 
 
 def point_of_block(builder: KernelBuilder, grid: Sequence[SpatialLoop]) -> Point:
@@ -79,18 +69,11 @@ def point_of_block(builder: KernelBuilder, grid: Sequence[SpatialLoop]) -> Point
 class _BlockTile(OutputTile):
     """The tile of one block: products over the slices of k, epilogue, store."""
 
-    def __init__(
-        self, builder: KernelBuilder, kernel: Kernel, tree: Parts, memory: Mapping[str, SSAValue], point: Point
-    ) -> None:
-        work = product_of(kernel)
-        assert work is not None, "a kernel with a product"
-        super().__init__(builder, work, memory, point)
-        counts, points = tree.loops("L1"), tree.points
-        tree.require_covered(counts, points)
-        if any(points.get(name) != count for name, count in tree.loops("REG").items()):
-            raise InvalidTree("the epilogue has another tile than the product", help="give both the same points")
+    def __init__(self, builder: KernelBuilder, tree: BlockTree, memory: Mapping[str, SSAValue], point: Point) -> None:
+        super().__init__(builder, tree.work, memory, point)
+        axes = {axis.name: axis for axis in tree.work.depth}
         #: Every depth loop, outermost first, with its points in a k tile, and in how many k tiles it is cut.
-        self.slices = [(tree.axes[name], points[name], count) for name, count in counts.items()]
+        self.slices = [(axes[name], tree.points.get(name, 1), max(1, count)) for name, count in tree.slices.items()]
 
     def run(self) -> None:
         builder = self.builder

@@ -24,8 +24,8 @@ from tilewright.lower.builder import KernelBuilder, element_type, view_type
 from tilewright.lower.loops import Point, TileAxis
 from tilewright.lower.sort_keys import key_type, sort_key
 from tilewright.operator.ordered import base_address
+from tilewright.operator.ordered_tree import OrderedTree
 from tilewright.tiles.kernel import Statement
-from tilewright.tiles.parts import Parts
 
 
 class Insertion:
@@ -36,12 +36,13 @@ class Insertion:
         builder: KernelBuilder,
         statement: Statement,
         accum: Sort,
-        tree: Parts,
+        tree: OrderedTree,
         memory: Mapping[str, SSAValue],
     ) -> None:
         self.builder, self.statement, self.memory, self.descending = builder, statement, memory, accum.descending
         (self.inner,), ((self.wanted, self.stride),) = statement.reduce, statement.dims
-        _, rows, lanes = tree.vector()
+        assert tree.vector is not None, "rows are lanes"
+        rows, lanes = tree.vector.quantum, tree.lanes
         self.key = key_type(computed_in(statement.body.dtype))
         self.chunk = min(lanes, self.inner.size)
         self.keys = builder.insert(tile.AllocOp(view_type(self.key, self.chunk * rows)))

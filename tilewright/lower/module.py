@@ -26,8 +26,9 @@ from tilewright.lower.product import lower_product
 from tilewright.lower.steps import Moving, Place, Repeated, Step, anonymous
 from tilewright.tiles.kernel import expressions
 from tilewright.tiles.legality import check
-from tilewright.tiles.parts import Parts
+from tilewright.tiles.parts import on_blocks
 from tilewright.tiles.problem import Problem
+from tilewright.tiles.product import product_of
 
 
 def build_module(
@@ -132,13 +133,13 @@ class _Building:
 def lower_kernel(step: Step, name: str) -> tile.FuncOp:
     """The tile program of the kernel of one launch. Raises IllegalTree where a rule forbids its tree."""
     check(step.kernel.tree, Problem.of(expressions(step.kernel)), imperfect=True)
-    tree = Parts(step.kernel)
+    product = product_of(step.kernel)
     if isinstance(step.kernel.statements[-1].accum, Ordered):
         func = lower_ordered(name, step.kernel, step.arguments)
-    elif tree.on_blocks:
-        lowered = lower_block_nest if tree.product is None else lower_blocks
+    elif on_blocks(step.kernel.tree):
+        lowered = lower_block_nest if product is None else lower_blocks
         func = lowered(name, step.kernel, step.arguments)
-    elif tree.product is not None:
+    elif product is not None:
         func = lower_product(name, step.kernel, step.arguments, step.parameters)
     else:
         func = lower_nest(name, step.kernel, step.arguments, step.parameters)

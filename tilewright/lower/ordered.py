@@ -19,60 +19,33 @@ from tilewright.lower.insertion import Insertion
 from tilewright.lower.loops import Point, Tiler, grid_of
 from tilewright.lower.scan import ChunkScan, ElementScan
 from tilewright.lower.sort import RowSort
-from tilewright.operator.ordered import base_address, ordered_tree, value_and_places
+from tilewright.operator.ordered import base_address, value_and_places
+from tilewright.operator.ordered_tree import ordered_tree
 from tilewright.operator.sorting import method_of
 from tilewright.tiles.kernel import Kernel, Statement
 from tilewright.tiles.loops import SpatialLoop
-from tilewright.tiles.notation import print_tree
-from tilewright.tiles.parts import Parts
-from tilewright.tiles.tree import Hint, InvalidTree
 
 
 def lower_ordered(name: str, kernel: Kernel, views: Sequence[tuple[Tensor, int]]) -> tile.FuncOp:
     """The kernel of an ordered accumulation. `views` are its arguments: tensors with the size of their storage."""
-    (statement,), tree = kernel.statements, Parts(kernel)
-    lead, trail = _outer_loops(kernel, tree)
+    tree = ordered_tree(kernel)
+    statement, lead, trail = tree.statement, tree.lead, tree.trail
     loops = [*lead, *trail]
     func = tile.FuncOp(name, [view_type(tensor.dtype, size) for tensor, size in views], grid_of(loops))
     builder = KernelBuilder(func.body.block)
     memory = {tensor.name: argument for (tensor, _), argument in zip(views, func.body.block.args, strict=True)}
     tiler = Tiler(builder, loops)
     if isinstance(statement.accum, Scatter):
-        tiler.visit(lead, _Scatter(builder, statement, statement.accum, tree, memory, tiler, trail).run)
+        tiler.visit(lead, _Scatter(builder, statement, statement.accum, memory, tiler, trail).run)
     elif isinstance(statement.accum, Sort):
         sorter = Insertion if method_of(tree).vector else RowSort
         tiler.visit(lead, sorter(builder, statement, statement.accum, tree, memory).run)
     else:
         assert isinstance(statement.accum, PrefixScan), "there are three ordered accumulations"
-        scan = ChunkScan if tree.hint("neighbours") is not None else ElementScan
+        scan = ChunkScan if tree.neighbours > 1 else ElementScan
         tiler.visit(lead, scan(builder, statement, statement.accum, tree, memory).run)
     builder.insert(tile.ReturnOp())
     return func
-
-
-def _outer_loops(kernel: Kernel, tree: Parts) -> tuple[list[SpatialLoop], list[SpatialLoop]]:
-    """The outer loops around the inner ones, and those inside of them. Raises InvalidTree for other trees."""
-    (statement,) = kernel.statements
-    names = [axis.name for axis in statement.axes]
-    inside = [name for name in tree.loops("L1") if name in names and isinstance(statement.accum, Scatter)]
-    around = dict.fromkeys([*(name for name in tree.loops("L2") if name in names), *names])
-    lead = [tree.spatial_loop(name) for name in around if name not in inside]
-    trail = [tree.spatial_loop(name) for name in inside]
-    form = ordered_tree(statement, lead, trail, _hints(statement, tree))
-    if form != kernel.tree:
-        raise InvalidTree(
-            f"{print_tree(kernel.tree)} does not have the form of an ordered accumulation", help=print_tree(form)
-        )
-    return lead, trail
-
-
-def _hints(statement: Statement, tree: Parts) -> list[Hint]:
-    """The hints that mean something for an ordered accumulation."""
-    (leaf,), (vector, _, _) = tree.leaves.values(), tree.vector()
-    known = {"sort"} if isinstance(statement.accum, Sort) else set[str]()
-    if not vector:
-        known |= {"lanes", "neighbours"} if isinstance(statement.accum, PrefixScan) else {"lanes"}
-    return [hint for hint in leaf.hints if hint.name in known]
 
 
 class _Scatter:
@@ -83,7 +56,6 @@ class _Scatter:
         builder: KernelBuilder,
         statement: Statement,
         accum: Scatter,
-        tree: Parts,
         memory: Mapping[str, SSAValue],
         tiler: Tiler,
         trail: Sequence[SpatialLoop],
@@ -93,11 +65,6 @@ class _Scatter:
         self.value, self.places = value_and_places(statement)
         moved = {axis for place in self.places for axis in walk(place)}
         self.hoisted = not any(loop.axis in moved for loop in trail)
-        lanes, _, _ = tree.vector()
-        if tree.axes.get(lanes) in moved:
-            raise InvalidTree(
-                f"lanes along {lanes}, on which the places of updates depend", help="another loop, or none"
-            )
 
     def run(self, point: Point) -> None:
         nest_of_loops(self.builder, self.statement.reduce, lambda inner: self._update(point, inner))

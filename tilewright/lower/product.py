@@ -26,8 +26,8 @@ from tilewright.lower.epilogue_loop import finish_in_loop
 from tilewright.lower.loops import Point, TileAxis, Tiler, grid_of
 from tilewright.lower.output_tile import OutputTile
 from tilewright.lower.prefetch import StepsOfBlock, prefetch_block, prefetch_rows, tile_number
-from tilewright.lower.product_tree import ProductTree, product_tree
 from tilewright.lower.steps import Parameter
+from tilewright.operator.product_tree import ProductTree, product_tree
 from tilewright.tiles.kernel import Kernel
 
 #: Adds hints to one step of k: the k loops in terms of counters, and the counters.

@@ -18,8 +18,8 @@ from tilewright.lower.body import BodyEmitter, Value, combine, computed_in
 from tilewright.lower.builder import KernelBuilder
 from tilewright.lower.loops import Point, TileAxis
 from tilewright.operator.ordered import base_address
+from tilewright.operator.ordered_tree import OrderedTree
 from tilewright.tiles.kernel import Statement
-from tilewright.tiles.parts import Parts
 
 
 class _Scan:
@@ -30,12 +30,12 @@ class _Scan:
         builder: KernelBuilder,
         statement: Statement,
         accum: PrefixScan,
-        tree: Parts,
+        tree: OrderedTree,
         memory: Mapping[str, SSAValue],
     ) -> None:
         self.builder, self.statement, self.accum, self.memory = builder, statement, accum, memory
         (self.inner,), ((_, self.stride),) = statement.reduce, statement.dims
-        self.lanes = tree.number("neighbours", 1)
+        self.lanes = tree.neighbours
         dtype = computed_in(statement.tensor.dtype)
         self.carried = "f64" if dtype == "f32" and accum.combine in ("sum", "prod") else dtype
         self.nothing = builder.number(identity(accum.combine, self.carried).value, self.carried)

@@ -31,9 +31,9 @@ from tilewright.lower.loops import Point, TileAxis
 from tilewright.lower.selection import Selection
 from tilewright.lower.sort_keys import key_type, sort_key
 from tilewright.operator.ordered import base_address
+from tilewright.operator.ordered_tree import OrderedTree
 from tilewright.operator.sorting import DIGIT_BITS, method_of
 from tilewright.tiles.kernel import Statement
-from tilewright.tiles.parts import Parts
 
 _VECTORS = 4  # of a row in one step
 _DIGITS = 1 << DIGIT_BITS
@@ -47,13 +47,13 @@ class RowSort:
         builder: KernelBuilder,
         statement: Statement,
         accum: Sort,
-        tree: Parts,
+        tree: OrderedTree,
         memory: Mapping[str, SSAValue],
     ) -> None:
         self.builder, self.statement, self.memory = builder, statement, memory
         self.method, self.descending = method_of(tree), accum.descending
         (self.inner,), ((self.wanted, self.stride),) = statement.reduce, statement.dims
-        self.count, (_, _, self.lanes) = self.inner.size, tree.vector()
+        self.count, self.lanes = self.inner.size, tree.lanes
         dtype = computed_in(statement.body.dtype)
         self.key = key_type(dtype)
         self.bits = dtypes.bits(self.key)

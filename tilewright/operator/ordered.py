@@ -6,17 +6,13 @@ along the inner loop, a scatter takes its updates in order, and a sort orders a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Apply, Axis, Expr
 from tilewright.expr.ordered import Scatter
 from tilewright.operator.statements import drop_unit_loops, fuse_loops
-from tilewright.tiles.build import in_program, register_tile, rooted, tile
 from tilewright.tiles.kernel import Statement
-from tilewright.tiles.loops import SpatialLoop
-from tilewright.tiles.tree import Hint, Leaf, TileTree
 
 
 def value_and_places(statement: Statement) -> tuple[Expr, tuple[Expr, ...]]:
@@ -61,18 +57,3 @@ def trailing(statement: Statement) -> tuple[Axis, ...]:
     lead = leading(statement)
     axes = (axis for axis in statement.axes if axis not in lead)
     return tuple(sorted(axes, key=lambda axis: -stride(statement, axis)))
-
-
-def ordered_tree(
-    statement: Statement, lead: Sequence[SpatialLoop], trail: Sequence[SpatialLoop], hints: Sequence[Hint]
-) -> TileTree:
-    """Blocks of the grid around tiles of outer loops around the inner loops; of a scatter, around tiles it writes."""
-    leaf = Leaf(statement.name, None, tuple(hints))
-    vector = next((loop for loop in (*lead, *trail) if loop.vector_lanes), None)
-    if vector is None:
-        body = rooted(leaf)
-    else:
-        body = register_tile([], (vector.axis.name, vector.quantum), vector.vector_lanes, leaf)
-    body = rooted(tile("L1", [(loop.axis.name, loop.tiles_per_block) for loop in trail], body))
-    body = rooted(tile("L1", [(axis.name, axis.size) for axis in statement.reduce], body))
-    return in_program(lead, (*lead, *trail), body)

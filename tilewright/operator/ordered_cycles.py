@@ -10,9 +10,10 @@ from tilewright.expr.ordered import PrefixScan, Scatter, Sort
 from tilewright.machine.description import Cpu
 from tilewright.operator.cycles import FMA_LATENCY_CYCLES, ISSUE_WIDTH, body_counts, slowest_port
 from tilewright.operator.ordered import trailing, value_and_places
+from tilewright.operator.ordered_tree import OrderedTree, ordered_tree
 from tilewright.operator.sorting import method_of, sort_methods
 from tilewright.tiles.kernel import Kernel, Statement
-from tilewright.tiles.parts import Parts
+from tilewright.tiles.tree import InvalidTree
 
 RENAMED = 6  # instructions per cycle, scalar ones included: Golden Cove renames six, Zen 5 eight
 PLACE_INSTRUCTIONS = 6  # of one place of an update: multiply, add, compare, and; branch and loop
@@ -20,41 +21,44 @@ PLACE_INSTRUCTIONS = 6  # of one place of an update: multiply, add, compare, and
 
 def ordered_cycles(kernel: Kernel, machine: Cpu) -> float:
     """Cycles of an ordered accumulation, of all threads together."""
-    (statement,), tree = kernel.statements, Parts(kernel)
+    tree = ordered_tree(kernel)
+    statement, vector = tree.statement, None if tree.vector is None else tree.vector.axis
     if isinstance(statement.accum, Sort):
         return _sort_cycles(statement, tree, machine)
-    name, _, lanes = tree.vector()
-    vector = next((axis for axis in statement.axes if axis.name == name), None)
-    lanes = 1 if vector is None else lanes
+    lanes = 1 if vector is None else tree.lanes
     outer = prod(-(-axis.size // lanes) if axis == vector else axis.size for axis in statement.axes)
     updates = prod(axis.size for axis in statement.reduce)
     if isinstance(statement.accum, PrefixScan):
-        return outer * _scan_cycles(statement, statement.accum, tree, vector, machine)
+        return outer * _scan_cycles(statement, statement.accum, tree, machine)
     assert isinstance(statement.accum, Scatter)
     return outer * updates * _update_cycles(statement, statement.accum, vector, lanes, machine)
 
 
-def _sort_cycles(statement: Statement, tree: Parts, machine: Cpu) -> float:
-    _, _, lanes = tree.vector()
-    methods = sort_methods(statement, lanes, machine.vector_registers)
-    return next(cycles for cycles, method in methods if method == method_of(tree))
+def _sort_cycles(statement: Statement, tree: OrderedTree, machine: Cpu) -> float:
+    """Raises InvalidTree for a method that does not sort such rows."""
+    wanted, methods = method_of(tree), sort_methods(statement, tree.lanes, machine.vector_registers)
+    found = next((cycles for cycles, method in methods if method == wanted), None)
+    if found is None:
+        usable = ", ".join(dict.fromkeys(method.word for _, method in methods))
+        raise InvalidTree(f"{statement.name} is not sorted by {wanted.word}", help=f"hint sort: {usable}")
+    return found
 
 
-def _scan_cycles(statement: Statement, accum: PrefixScan, tree: Parts, vector: Axis | None, machine: Cpu) -> float:
+def _scan_cycles(statement: Statement, accum: PrefixScan, tree: OrderedTree, machine: Cpu) -> float:
     """Cycles of one row, or of one vector of rows: each sum waits for the one before.
 
     Several vectors of rows wait at the same time. Neighbours of a row are combined at distances 1, 2, 4, …, with a
     shuffle each; then the last sum is copied to all lanes and added to the next ones.
     """
-    (inner,), (_, extent, lanes) = statement.reduce, tree.vector()
-    arithmetic, loads = body_counts(statement.body, vector or inner, lanes)
+    (inner,), vector, lanes = statement.reduce, tree.vector, tree.lanes
+    arithmetic, loads = body_counts(statement.body, inner if vector is None else vector.axis, lanes)
     registers = 2 if statement.tensor.dtype == "f32" and accum.combine in ("sum", "prod") else 1  # carried in f64
-    neighbours = tree.number("neighbours", 1)
+    neighbours = tree.neighbours
     if neighbours > 1:
         within = registers * (2 * log2(neighbours) + 2)
         ports = slowest_port(arithmetic + within, loads, 1.0, machine)
         return -(-inner.size // neighbours) * max(ports, 2 * FMA_LATENCY_CYCLES)
-    side_by_side = max(1, extent // lanes)
+    side_by_side = 1 if vector is None else max(1, vector.quantum // lanes)
     ports = slowest_port(arithmetic + registers, loads, 1.0, machine)
     return inner.size * max(side_by_side * ports, FMA_LATENCY_CYCLES) / side_by_side
 

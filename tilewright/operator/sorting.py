@@ -18,8 +18,8 @@ from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine_part
 from tilewright.expr.core import Axis, Read, walk
+from tilewright.operator.ordered_tree import OrderedTree
 from tilewright.tiles.kernel import Statement
-from tilewright.tiles.parts import Parts
 from tilewright.tiles.tree import InvalidTree
 
 COUNTED = 64  # elements of a row that is sorted by counting: its keys fit a few vector registers
@@ -56,10 +56,10 @@ _WORDS = {
 }
 
 
-def method_of(tree: Parts) -> SortMethod:
+def method_of(tree: OrderedTree) -> SortMethod:
     """The method that the tree of a sort asks for. Raises InvalidTree where it asks for none."""
-    (vector, _, _), hint = tree.vector(), tree.hint("sort")
-    word = "" if hint is None else str(hint.arguments[0])
+    vector = "" if tree.vector is None else tree.vector.axis.name
+    word = next((str(hint.arguments[0]) for hint in tree.hints if hint.name == "sort"), "")
     if word not in _WORDS or (word == "insertion") != bool(vector):
         lanes = f"with lanes along {vector}" if vector else "without lanes"
         usable = [each for each, method in _WORDS.items() if bool(method.vector) == bool(vector)]

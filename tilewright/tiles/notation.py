@@ -106,12 +106,7 @@ def _leaf(leaf: Leaf) -> str:
 
 
 def _hints(node: Tile | Leaf) -> str:
-    return f" with {', '.join(map(_hint, node.hints))}" if node.hints else ""
-
-
-def _hint(hint: Hint) -> str:
-    arguments = ", ".join(json.dumps(argument) for argument in hint.arguments)
-    return f"{hint.name}({arguments})" if arguments else hint.name
+    return f" with {', '.join(map(str, node.hints))}" if node.hints else ""
 
 
 def _name(name: str) -> str:

@@ -1,8 +1,12 @@
-"""What the tree of a scheduled kernel says, by part: for `lower`, and for what predicts the time of a kernel."""
+"""Reading the tree of a scheduled kernel, for `lower` and for what predicts the time of a kernel.
+
+A reader takes the decisions of one kind of kernel from a tree, wherever they stand, and makes the tree of that kind
+that has these decisions. `require_form` compares the two: a node that no reader took, or that does not fit, is refused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tilewright.dataclass import dataclass
 from tilewright.expr.core import Axis
@@ -15,6 +19,7 @@ from tilewright.tiles.tree import (
     InvalidTree,
     Leaf,
     Node,
+    Path,
     Scope,
     Stage,
     Tile,
@@ -22,84 +27,6 @@ from tilewright.tiles.tree import (
     children,
     walk,
 )
-
-
-class Parts:
-    """The nodes of the tree of a kernel by their parts."""
-
-    def __init__(self, kernel: Kernel) -> None:
-        self.axes = {axis.name: axis for each in kernel.statements for axis in (*each.axes, *each.reduce)}
-        nodes = [node for _, node in walk(kernel.tree)]
-        self.tiles = [node for node in nodes if isinstance(node, Tile)]
-        self.stages = [node for node in nodes if isinstance(node, Stage)]
-        self.scopes = [node for node in nodes if isinstance(node, Scope)]
-        self.leaves = {node.op: node for node in nodes if isinstance(node, Leaf)}
-        self.product = next((leaf.kernel for leaf in self.leaves.values() if leaf.kernel is not None), None)
-        self.points = {loop.name: loop.trips for loop in self.product.quantum} if self.product is not None else {}
-        self.on_blocks = self.hint("warps") is not None
-        grid = self.loops("DRAM", Binding.SP)
-        self.grid_order = tuple(grid)
-        self.blocks = {name: count for name, count in grid.items() if count > 1}
-
-    def loops(self, level: str, *bindings: Binding) -> dict[str, int]:
-        """The loops at a level with their factors, outermost first; of loops of one name the first."""
-        found: dict[str, int] = {}
-        for tile in self.tiles:
-            if tile.level == level and tile.binding in (bindings or Binding):
-                for loop in tile.loops:
-                    found.setdefault(loop.name, loop.trips)
-        found.pop(ONCE, None)
-        return found
-
-    def grid_of_tiles(self, points: Mapping[str, int]) -> list[SpatialLoop]:
-        """The loops of the grid, the slowest first, where a program has one tile of so many points of each.
-
-        Raises InvalidTree where the tiles of the grid are not those that cover a loop.
-        """
-        grid = self.loops("DRAM", Binding.SP)
-        sizes = {name: points.get(name, 1) for name in grid}
-        self.require_covered(grid, sizes)
-        return [SpatialLoop(self.axes[name], sizes[name], count, sizes[name]) for name, count in grid.items()]
-
-    def require_covered(self, counts: Mapping[str, int], points: Mapping[str, int]) -> None:
-        """Raise InvalidTree for a loop whose tiles, so many of so many points, are too few or too many."""
-        for name, count in counts.items():
-            wanted = max(1, -(-self.axes[name].size // points[name]))
-            if count != wanted:
-                message = f"{count} tiles of {points[name]} points of {name}, whose extent is {self.axes[name].size}"
-                raise InvalidTree(message, help=f"{wanted} tiles")
-
-    def hints(self, name: str) -> Iterator[tuple[Tile | Leaf, Hint]]:
-        """The hints of a name with their nodes."""
-        nodes: list[Tile | Leaf] = [*self.tiles, *self.leaves.values()]
-        for node in nodes:
-            yield from ((node, hint) for hint in node.hints if hint.name == name)
-
-    def hint(self, name: str) -> Hint | None:
-        """The first hint of a name."""
-        return next((hint for _, hint in self.hints(name)), None)
-
-    def number(self, name: str, otherwise: int) -> int:
-        """The argument of a hint that has one."""
-        hint = self.hint(name)
-        return otherwise if hint is None else int(hint.arguments[0])
-
-    def spatial_loop(self, name: str) -> SpatialLoop:
-        """A loop in tiles: the points in one register tile, and the blocks that the grid has of it."""
-        vector, extent, lanes = self.vector()
-        if name == vector:
-            return SpatialLoop(self.axes[name], extent, self.blocks.get(name, 1), lanes)
-        points = self.loops("REG", Binding.UNROLL).get(name, 1)
-        return SpatialLoop(self.axes[name], points, self.blocks.get(name, 1))
-
-    def vector(self) -> tuple[str, int, int]:
-        """The loop whose points are lanes, its points in a register tile, and the lanes of a register."""
-        lanes = self.loops("REG", Binding.SP)
-        if not lanes:
-            return "", 1, self.number("lanes", 16)
-        ((name, extent),) = lanes.items()
-        vectors = self.loops("REG", Binding.UNROLL).get(name, 1)
-        return name, extent * vectors, self.number("lanes", extent)
 
 
 @dataclass(frozen=True)
@@ -132,6 +59,66 @@ def factors(tile: Tile) -> dict[str, int]:
     return {loop.name: loop.trips for loop in tile.loops if loop.name != ONCE}
 
 
+def tiles_at(tree: Node, level: str) -> list[Tile]:
+    """The tiles at a level, parents first, left to right."""
+    return [node for _, node in walk(tree) if isinstance(node, Tile) and node.level == level]
+
+
+def hints_of(tree: Node, name: str) -> list[tuple[Tile | Leaf, Hint]]:
+    """The hints of a name with their nodes."""
+    nodes = [node for _, node in walk(tree) if isinstance(node, Tile | Leaf)]
+    return [(node, hint) for node in nodes for hint in node.hints if hint.name == name]
+
+
+def numbers_of(tree: Node, name: str) -> tuple[int, ...]:
+    """The arguments, numbers of 1 or more, of the hint of a name; () where there is none."""
+    found = hints_of(tree, name)
+    if not found:
+        return ()
+    (_, hint), *others = found
+    if others or any(int(argument) < 1 for argument in hint.arguments):
+        shown = ", ".join(str(each) for _, each in found)
+        raise InvalidTree(f"the tree has the hints {shown}", help=f"{name} once, with numbers of 1 or more")
+    return tuple(int(argument) for argument in hint.arguments)
+
+
+def number_of(tree: Node, name: str, otherwise: int) -> int:
+    """The argument of the hint of a name, where there is one."""
+    found = numbers_of(tree, name)
+    return found[0] if found else otherwise
+
+
+def on_blocks(tree: TileTree) -> bool:
+    """Whether programs are thread blocks: the grid says of how many warps."""
+    return isinstance(tree, Tile) and any(hint.name == "warps" for hint in tree.hints)
+
+
+def axes_of(kernel: Kernel) -> dict[str, Axis]:
+    """The loops of the statements of a kernel by their names."""
+    return {axis.name: axis for each in kernel.statements for axis in (*each.axes, *each.reduce)}
+
+
+def loops_named(
+    names: Iterable[str],
+    among: Sequence[Axis],
+    points: Mapping[str, int],
+    programs: Mapping[str, int],
+    lanes: Mapping[str, int] | None = None,
+) -> tuple[SpatialLoop, ...]:
+    """These loops in tiles of so many points, which so many programs walk; `lanes` are those of a vector's loop.
+
+    Raises InvalidTree for another loop than those `among` which they should be.
+    """
+    axes = {axis.name: axis for axis in among}
+    for name in names:
+        if name not in axes:
+            raise InvalidTree(f"{name} is no loop of the result", help=f"one of {', '.join(axes) or 'none'}")
+    return tuple(
+        SpatialLoop(axes[name], points.get(name, 1), programs.get(name, 1), (lanes or {}).get(name, 0))
+        for name in names
+    )
+
+
 def spatial_loop(axis: Axis, quantum: int, programs: int, tiles: int, lanes: int = 0) -> SpatialLoop:
     """A loop that so many programs walk, each so many tiles of `quantum` points.
 
@@ -145,6 +132,9 @@ def spatial_loop(axis: Axis, quantum: int, programs: int, tiles: int, lanes: int
             help=f"{wanted[0]} programs and {wanted[1]} tiles, or tiles of another size",
         )
     return loop
+
+
+# Register tiles -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -170,8 +160,16 @@ class RegisterTile:
         points.pop(ONCE, None)
         if tile.binding is not Binding.SP:
             return RegisterTile(tuple(points.items()), self.vector, self.lanes)
+        if len(tile.loops) > 1 or self.vector:
+            loops = ", ".join(map(str, tile.loops))
+            raise InvalidTree(
+                f"par {loops} at REG{f' inside of lanes along {self.vector}' if self.vector else ''}",
+                help="one loop whose points are lanes, others unroll",
+            )
         (vector,) = tile.loops
         lanes = next((int(hint.arguments[0]) for hint in tile.hints if hint.name == "lanes"), vector.trips)
+        if lanes < 1:
+            raise InvalidTree(f"a vector along {vector} has {lanes} lanes", help="1 or more")
         return RegisterTile(tuple(points.items()), vector.name, lanes)
 
 
@@ -185,3 +183,57 @@ def register_tiles(tree: Node, above: RegisterTile | None = None) -> Iterator[tu
         above = above.inside(tree) if tree.level == "REG" else RegisterTile()
     for child in children(tree):
         yield from register_tiles(child, above)
+
+
+# The form of a tree ---------------------------------------------------------------------------------------------------
+
+
+def require_form(tree: TileTree, wanted: TileTree) -> None:
+    """Raises InvalidTree with the first node of a tree that is not as in the tree that its decisions make.
+
+    Of a micro-kernel, its name and description follow from its quantum: they may be any.
+    """
+    for (path, node), (_, other) in zip(walk(tree), walk(wanted), strict=False):
+        if _alone(node) != _alone(other):
+            raise InvalidTree(
+                f"{_text(node)} does not go with the rest of the tree",
+                where=f"tile tree{_place(tree, path)}",
+                help=f"{_text(other)} in its place",
+            )
+
+
+def _place(tree: Node, path: Path) -> str:
+    """A path as keys of the tree in JSON."""
+    found = ""
+    for number in path:
+        found += f".{tree.kind.value}[{number}]" if isinstance(tree, Scope) else ".child"
+        tree = children(tree)[number]
+    return found
+
+
+def _alone(node: Node) -> object:
+    """A node without what stands below it."""
+    if isinstance(node, Scope):
+        return node.kind, len(node.children)
+    if isinstance(node, Stage):
+        return node.tensor, node.level, node.slots
+    if isinstance(node, Tile):
+        return node.level, node.binding, node.loops, node.hints
+    kernel = None if node.kernel is None else (node.kernel.quantum, node.kernel.mapping)
+    return node.op, node.hints, kernel
+
+
+def _text(node: Node) -> str:
+    """A node without what stands below it, in words of the notation."""
+    if isinstance(node, Scope):
+        return f"{node.kind.value} of {len(node.children)}"
+    if isinstance(node, Stage):
+        return f"stage {node.tensor} in {node.level} slots {node.slots}"
+    hints = f" with {' '.join(map(str, node.hints))}" if node.hints else ""
+    if isinstance(node, Tile):
+        return f"@{node.level} {node.binding.value} {', '.join(map(str, node.loops))}{hints}"
+    if node.kernel is None:
+        return f"op {node.op}{hints}"
+    quantum = ", ".join(map(str, node.kernel.quantum))
+    mapped = "" if node.kernel.mapping is None else f" by {node.kernel.mapping.intrinsic}"
+    return f"op {node.op} of {quantum}{mapped}{hints}"

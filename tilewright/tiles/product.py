@@ -14,7 +14,7 @@ from tilewright.expr.rewrite import substitute
 from tilewright.expr.text import print_statement
 from tilewright.intrinsics.mapping import ProductMapping
 from tilewright.tiles.kernel import Kernel, Statement, with_names
-from tilewright.tiles.tree import Loop, MicroKernelRef, kernels
+from tilewright.tiles.tree import InvalidTree, Loop, MicroKernelRef, leaves
 from tilewright.tiles.tree import Operand as Argument
 
 
@@ -151,11 +151,15 @@ class Product:
 
 def product_of(kernel: Kernel) -> Product | None:
     """The product that a scheduled kernel runs; None where it runs none."""
-    found = list(kernels(kernel.tree).values())
+    found = [leaf for _, leaf in leaves(kernel.tree) if leaf.kernel is not None]
     if not found:
         return None
-    (product,) = found
-    assert product.mapping is not None, "a product has its mapping"
+    wanted = f"one micro-kernel with its mapping, at op {kernel.statements[0].name}"
+    if len(found) > 1:
+        raise InvalidTree(f"{len(found)} leaves have micro-kernels", where="tile tree", help=wanted)
+    product = found[0].kernel
+    if product is None or product.mapping is None:
+        raise InvalidTree(f"the micro-kernel of {found[0].op} has no mapping", where="tile tree", help=wanted)
     return Product(kernel.statements, product.mapping)
 
 

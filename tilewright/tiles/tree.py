@@ -11,6 +11,7 @@ go by one name. Two tiles may own loops of one name: they are different loops.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from enum import Enum
@@ -108,6 +109,10 @@ class Hint:
         if tuple(type(argument) for argument in self.arguments) != known:
             wanted = ", ".join(kind.__name__ for kind in known) or "none"
             raise InvalidTree(f"hint {self.name} has arguments {self.arguments}", help=f"its arguments are {wanted}")
+
+    def __str__(self) -> str:
+        arguments = ", ".join(json.dumps(argument) for argument in self.arguments)
+        return f"{self.name}({arguments})" if arguments else self.name
 
 
 @dataclass(frozen=True, slots=True)

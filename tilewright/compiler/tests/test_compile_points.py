@@ -13,10 +13,10 @@ from tilewright.compiler.planning import ChooseProduct
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import conv
-from tilewright.lower.product_tree import product_tree
 from tilewright.machine import host
 from tilewright.operator.product_point import ProductPoint
 from tilewright.operator.product_space import ProductSpace
+from tilewright.operator.product_tree import product_tree
 from tilewright.options import Options
 from tilewright.runtime.module import Module
 from tilewright.tiles.product import product_of

@@ -18,7 +18,7 @@ from tilewright.expr.ops import elementwise, shape
 from tilewright.machine import resolve_cpu
 from tilewright.options import Options
 from tilewright.tiles.notation import parse_tree, print_tree
-from tilewright.tiles.parts import Parts
+from tilewright.tiles.parts import program_of
 
 
 def transposed(size: tuple[int, int, int], dtype: str) -> Graph:
@@ -41,7 +41,7 @@ def test_transposed(size: tuple[int, int, int], dtype: str, threads: int) -> Non
 
 def test_ragged_squares_are_among_those_that_follow_the_read() -> None:
     (kernel,) = make_plan(transposed((3, 33, 1024), "f32"), resolve_cpu("znver5"), 1).kernels
-    *_, innermost = Parts(kernel.scheduled).loops("L2").items()
+    *_, innermost = program_of(kernel.scheduled.tree).tiles.items()
     assert innermost == ("i1", 64)
 
 

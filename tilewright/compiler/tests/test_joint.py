@@ -19,8 +19,8 @@ from tilewright.expr.ops import conv
 from tilewright.instruction.model import hierarchy
 from tilewright.instruction.products import ProductKey
 from tilewright.instruction.search import Choice, search
-from tilewright.lower.product_tree import product_tree
 from tilewright.machine import host
+from tilewright.operator.product_tree import product_tree
 from tilewright.options import Options
 from tilewright.runtime.module import Module
 from tilewright.tiles.product import product_of

@@ -32,6 +32,7 @@ from tilewright.kernel import simt
 from tilewright.kernel.dialect import shape as tile_shape
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
+from tilewright.operator.block_rows import BlockRows, block_rows
 from tilewright.operator.rewrites.split_reduction import split_reduction
 from tilewright.operator.rules.gpu_rows import kernel_on_blocks
 from tilewright.operator.statements import inner_loops
@@ -39,8 +40,7 @@ from tilewright.operator.tests.test_gpu_rows import tile_of
 from tilewright.runtime import emulated
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.notation import parse_tree, print_tree
-from tilewright.tiles.parts import Parts
-from tilewright.tiles.tree import Binding, InvalidTree
+from tilewright.tiles.tree import InvalidTree
 
 Array = np.ndarray[Any, Any]
 Build = Callable[[GraphBuilder], Tensor]
@@ -98,19 +98,13 @@ def ran(build: Build, tolerance: float = 1e-4, arrays: list[Array] | None = None
     return Ran(plan, code, {name: counts.to_json() for name, counts in done.counts})
 
 
-def trees(plan: Plan) -> list[Parts]:
-    return [Parts(kernel.scheduled) for kernel in plan.kernels]
+def trees(plan: Plan) -> list[BlockRows]:
+    return [block_rows(kernel.scheduled) for kernel in plan.kernels]
 
 
-def warps(tree: Parts) -> int:
-    hint = tree.hint("warps")
-    assert hint is not None
-    return int(hint.arguments[0])
-
-
-def in_one_pass(tree: Parts) -> bool:
+def in_one_pass(tree: BlockRows) -> bool:
     """Whether a running sum of exponentials follows the largest value in chunks of a row."""
-    return bool(tree.loops("L1")) and len(list(tree.hints("one_pass"))) == 2
+    return bool(tree.chunks) and len(tree.one_pass) == 2
 
 
 def biased_gelu(b: GraphBuilder, rows: int, columns: int, dtype: str) -> Tensor:
@@ -242,8 +236,8 @@ def test_schedules_for_real_sizes(name: str, monkeypatch: pytest.MonkeyPatch) ->
     assert isinstance(machine, Gpu)
     plan = plan_of(graph_of(real))
     large = trees(plan)[0]
-    assert prod(large.loops("DRAM", Binding.SP).values()) >= 3 * machine.multiprocessors
-    assert 64 <= warps(large) * 32 <= 1024
+    assert prod(loop.programs for loop in large.grid) >= 3 * machine.multiprocessors
+    assert 64 <= large.warps * 32 <= 1024
     chosen = {kernel.name: tile_of(kernel.scheduled) for kernel in plan.kernels}
     divided = [kernel.name for kernel in plan.kernels if kernel.name.endswith(".parts")]
     if divided:
@@ -286,7 +280,7 @@ def test_rows_that_registers_do_not_hold() -> None:
     """Passes walk a row in chunks, the last of them ragged."""
     found = ran(lambda b: softmax(b, 2, 40_000, "f32"))
     (tree,) = trees(found.plan)
-    assert tree.loops("L1")
+    assert tree.chunks
     assert found.total("bank_conflicts") == 0
 
 
@@ -306,7 +300,7 @@ def test_trips_hand_on_one_sum_of_a_thread(build: Build, carried: list[int]) -> 
     plan = plan_of(graph_of(build))
     program = gpu.tile_program(plan, Placement(plan), machine)
     loop = next(op for op in program.walk() if isinstance(op, scf.ForOp))
-    threads = 32 * warps(trees(plan)[0])
+    threads = 32 * trees(plan)[0].warps
     assert [prod(tile_shape(value)) / threads for value in loop.iter_args] == carried
     gpu.distribute(program, Options(verify_each=True))
     loop = next(op for op in program.walk() if isinstance(op, scf.ForOp))

@@ -19,7 +19,7 @@ from tilewright.lower.blocks import lower_blocks
 from tilewright.operator.rules.gpu_product import BlockShape, schedule_blocks
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.notation import parse_tree, print_tree
-from tilewright.tiles.parts import Parts
+from tilewright.tiles.parts import numbers_of
 from tilewright.tiles.product import Operand, Product, flat_product
 from tilewright.tiles.tree import InvalidTree, kernels
 
@@ -57,15 +57,14 @@ def check_kernel(work: Product, scheduled: Kernel, wanted: Array, arrays: list[A
     tensors = (work.a.tensor, work.b.tensor, work.output)
     kernel = lower_blocks("k", scheduled, [(tensor, static_shape(tensor.shape)[0]) for tensor in tensors])
     module, lowered = ModuleOp([kernel]), kernel.clone()
-    hint = Parts(scheduled).hint("warps")
-    assert hint is not None
+    rows, columns = numbers_of(scheduled.tree, "warps")
     verify(module)
     for distributed in (False, True):
         if distributed:
             run_pipeline(module, "gpu", verify_each=True)
             (made,) = module.body.ops
             assert isinstance(made, FuncOp)
-            assert made.block == (32 * int(hint.arguments[0]) * int(hint.arguments[1]), 1, 1)
+            assert made.block == (32 * rows * columns, 1, 1)
         found = np.zeros(static_shape(work.output.shape), dtypes.numpy_dtype(work.output.dtype))
         run_kernel(module, "k", [*(array.reshape(-1).copy() for array in arrays), found], races=distributed)
         np.testing.assert_array_equal(found.astype(np.float64), wanted.reshape(-1))

@@ -17,8 +17,8 @@ from tilewright.expr.dtypes import numpy_dtype
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import conv, elementwise
-from tilewright.lower.product_tree import product_tree
 from tilewright.machine import host, resolve_cpu
+from tilewright.operator.product_tree import product_tree
 from tilewright.options import Options
 from tilewright.runtime.module import Module
 from tilewright.tiles.product import product_of

@@ -13,7 +13,8 @@ from tilewright.decision import Decision
 from tilewright.expr.core import Axis, walk
 from tilewright.expr.ordered import PrefixScan, Sort
 from tilewright.machine.description import Cpu
-from tilewright.operator.ordered import leading, merged, ordered_tree, stride, trailing, value_and_places
+from tilewright.operator.ordered import leading, merged, stride, trailing, value_and_places
+from tilewright.operator.ordered_tree import OrderedTree
 from tilewright.operator.sorting import sort_methods
 from tilewright.tiles.kernel import Kernel, Statement
 from tilewright.tiles.loops import SpatialLoop
@@ -38,7 +39,8 @@ def ordered_kernel(statement: Statement, machine: Cpu, threads: int, subject: st
     )
     shared = "".join(f", {count} blocks of {axis.name}" for axis, count in blocks.items())
     decision = replace(decision, subject=f"order of {subject}", chosen=decision.chosen + shared)
-    return Kernel((statement,), ordered_tree(statement, lead, trail, hints)), decision
+    tree = OrderedTree(statement, tuple(lead), tuple(trail), tuple(hints))
+    return Kernel((statement,), tree.tree()), decision
 
 
 def _sort(statement: Statement, machine: Cpu) -> tuple[SpatialLoop | None, list[Hint], Decision]:

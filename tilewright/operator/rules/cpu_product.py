@@ -21,12 +21,10 @@ from tilewright.expr.core import Axis
 from tilewright.machine.description import Cpu
 from tilewright.operator.cycles import cycles_from_memory, product_cycles, tiled_cycles
 from tilewright.operator.product_point import ProductPoint, k_unroll
-from tilewright.tiles import build
-from tilewright.tiles.build import in_program, register_tile, rooted
+from tilewright.operator.product_tree import ProductTree
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.loops import SpatialLoop
-from tilewright.tiles.product import Product, micro_kernel
-from tilewright.tiles.tree import Hint, Kind, Leaf, Scope, Stage, TileTree
+from tilewright.tiles.product import Product
 
 PROGRAMS_PER_THREAD = 4
 EVEN = 0.95  # share of the busiest thread's work that the others have on average, from which on it is fair
@@ -104,34 +102,21 @@ def scheduled_product(
     vectors of the register tile, which reads the sums from scratch memory; else it is unrolled over the tile.
     """
     tile = point.tile(work)
-    names = [axis.name for axis in work.outer]
     spatial = {axis.name: SpatialLoop(axis, tile.get(axis.name, 1), blocks.get(axis.name, 1)) for axis in work.spatial}
-    loops = [spatial[name] for name in (*names, *point.order)]
-    grid = [spatial[axis.name] for axis in work.spatial]
-    product, *epilogue = work.statements
-    k_block, step = point.k_block(work), k_unroll(work)
-    steps = {axis.name: axis.size for axis in work.depth}
-    first, last = work.depth[0].name, work.depth[-1].name
-    steps[first] = k_block or steps[first]
-    steps[last] = -(-steps[last] // step)
-    leaf = Leaf(product.name, micro_kernel(work, tile, {last: step}))
-    tree = rooted(build.tile("L1", list(steps.items()), leaf))
-    after: TileTree | None = None
-    if epilogue:
-        rows = [(axis.name, tile.get(axis.name, 1)) for axis in work.rows]
-        columns = work.columns.name, tile[work.columns.name]
-        after = register_tile(rows, columns, work.lanes, Leaf(epilogue[0].name), epilogue_loop)
-    if not k_block:
-        tree = Scope(Kind.SEQ, (tree, after)) if after is not None else tree
-        return Kernel(work.statements, in_program(loops, grid, tree))
-    # Blocks of k around the rows: what stands inside the columns runs twice, for sums and epilogue.
-    cut = len(names) + point.order.index(work.columns.name) + 1
-    inside = [(loop.axis.name, loop.tiles_per_block) for loop in loops[cut:]]
-    hint = Hint("prefetch_lines", (machine.caches[0].line_bytes,))
-    tree = rooted(build.tile("L2", [(first, -(-work.depth[0].size // k_block)), *inside], tree, hints=[hint]))
-    if after is not None:
-        tree = Scope(Kind.SEQ, (tree, rooted(build.tile("L2", inside, after))))
-    return Kernel(work.statements, in_program(loops[:cut], grid, Stage(product.name, "L2", tree)))
+    loops = [spatial[name] for name in (*(axis.name for axis in work.outer), *point.order)]
+    k_block = point.k_block(work)
+    cut = len(work.outer) + point.order.index(work.columns.name) + 1 if k_block else len(loops)
+    tree = ProductTree(
+        work=work,
+        tile={**tile, work.depth[-1].name: k_unroll(work)},
+        grid=tuple(spatial.values()),
+        outside=tuple(loops[:cut]),
+        inside=tuple(loops[cut:]),
+        k_block=k_block,
+        line_bytes=machine.caches[0].line_bytes if k_block else 0,
+        epilogue_loop=epilogue_loop,
+    )
+    return Kernel(work.statements, tree.tree())
 
 
 def tiles_that_fit(work: Product) -> list[tuple[tuple[int, ...], int]]:

@@ -16,11 +16,9 @@ from tilewright.decision import Decision
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis
 from tilewright.layouts.copy_engine import ROW_MULTIPLE, TENSOR_RANK, TRANSPOSED_BYTES, is_distance
-from tilewright.tiles.build import in_blocks, rooted, staged, tile
+from tilewright.operator.block_tree import BlockTree
 from tilewright.tiles.kernel import Kernel
-from tilewright.tiles.loops import SpatialLoop
-from tilewright.tiles.product import Product, micro_kernel
-from tilewright.tiles.tree import Binding, Hint, Kind, Leaf, Scope, TileTree
+from tilewright.tiles.product import Product
 
 
 @dataclass(frozen=True)
@@ -57,39 +55,24 @@ def schedule_blocks(work: Product, shape: BlockShape, subject: str) -> tuple[Ker
     """
     rows, deep = _tile_of(work.rows, shape.m), _tile_of(_by_stride(work), shape.k)
     points = {**rows, **deep, work.columns.name: shape.n}
-    grid = [_in_tiles(axis, points.get(axis.name, 1)) for axis in work.spatial]
-    slices = {axis.name: -(-axis.size // points[axis.name]) for axis in work.depth}
+    mapping = replace(work.mapping, intrinsic=shape.intrinsic, precision=shape.precision)
+    tree = BlockTree(
+        work=replace(work, mapping=mapping),
+        points=points,
+        order=tuple(axis.name for axis in work.spatial),
+        depth=tuple(axis.name for axis in work.depth),
+        warps=shape.warps,
+        stages=shape.stages,
+        splits=shape.splits,
+        cluster=shape.cluster,
+    )
     tiles = " by ".join(_text(tile) for tile in (rows, {work.columns.name: shape.n}))
-    blocks = prod(loop.programs for loop in grid)
+    blocks = prod(loop.programs for loop in tree.grid)
     reason = (
-        f"{blocks} blocks with {prod(slices.values())} slices of {_text(deep)} each, the fewest of all tiles with "
+        f"{blocks} blocks with {prod(tree.slices.values())} slices of {_text(deep)} each, the fewest of all tiles with "
         "powers of two"
     )
-    kernel = Kernel(work.statements, _tree(work, shape, points, grid, slices))
-    return kernel, Decision(f"tile of {subject}", tiles, reason)
-
-
-def _in_tiles(axis: Axis, points: int) -> SpatialLoop:
-    """A loop in tiles, each a block of its own."""
-    return SpatialLoop(axis, points, -(-axis.size // points), points)
-
-
-def _tree(
-    work: Product, shape: BlockShape, points: Mapping[str, int], grid: Sequence[SpatialLoop], slices: Mapping[str, int]
-) -> TileTree:
-    """Blocks of the grid around k tiles around the product of a tile, which is a micro-kernel of the block."""
-    product, *epilogue = work.statements
-    mapping = replace(work.mapping, intrinsic=shape.intrinsic, precision=shape.precision)
-    kernel = micro_kernel(work, points, {name: points[name] for name in slices}, mapping)
-    tree = rooted(tile("L1", list(slices.items()), Leaf(product.name, kernel)))
-    tree = staged([work.a.tensor.name, work.b.tensor.name], "SHARED", tree, shape.stages)
-    if epilogue:
-        dims = [(axis.name, points[axis.name]) for axis in (*work.rows, work.columns)]
-        tree = Scope(Kind.SEQ, (tree, rooted(tile("REG", dims, Leaf(epilogue[0].name), Binding.SP))))
-    hints = [Hint("warps", shape.warps)]
-    hints += [Hint("splits", (shape.splits,))] if shape.splits > 1 else []
-    hints += [Hint("cluster", (shape.cluster,))] if shape.cluster > 1 else []
-    return in_blocks(grid, tree, hints)
+    return Kernel(work.statements, tree.tree()), Decision(f"tile of {subject}", tiles, reason)
 
 
 def no_bulk_copies(work: Product, element_bytes: int) -> str:

@@ -6,7 +6,7 @@ from tilewright.compiler.compile import resolve_target
 from tilewright.compiler.plan import make_plan
 from tilewright.expr import GraphBuilder
 from tilewright.expr.ops import shape
-from tilewright.tiles.parts import Parts
+from tilewright.tiles.parts import program_of
 
 
 def loops(batch: int, rows: int, columns: int, dtype: str = "f32") -> dict[str, int]:
@@ -15,7 +15,7 @@ def loops(batch: int, rows: int, columns: int, dtype: str = "f32") -> dict[str, 
     x = b.input("x", (batch, rows, columns), dtype)
     plan = make_plan(b.finish([shape.transpose(x, (0, 2, 1), name="y")]), resolve_target("znver5"), 1)
     (kernel,) = plan.kernels
-    return Parts(kernel.scheduled).loops("L2")
+    return program_of(kernel.scheduled.tree).tiles
 
 
 def follows_reads(batch: int, rows: int, columns: int, dtype: str = "f32") -> bool:

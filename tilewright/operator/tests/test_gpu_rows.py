@@ -8,9 +8,9 @@ import pytest
 
 from tilewright.expr.core import Apply, Axis, Expr, Read, Tensor
 from tilewright.layouts.blocked import Blocked
-from tilewright.layouts.text import parse
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
+from tilewright.operator.block_rows import block_rows
 from tilewright.operator.rewrites.split_reduction import split_reduction
 from tilewright.operator.rules.gpu_rows import kernel_on_blocks, predicted, schedule_on_blocks
 from tilewright.operator.rules.gpu_rows_time import RowsTile
@@ -19,9 +19,7 @@ from tilewright.operator.statements import Statements, inner_loops, outer_loops
 from tilewright.tiles.kernel import Kernel, Statement, expressions
 from tilewright.tiles.legality import check
 from tilewright.tiles.notation import print_tree
-from tilewright.tiles.parts import Parts
 from tilewright.tiles.problem import Problem
-from tilewright.tiles.tree import Binding
 
 
 def gpu(name: str = "sm_90a") -> Gpu:
@@ -48,13 +46,8 @@ def summed(rows: int, columns: int, along: int) -> Statements:
 
 def tile_of(kernel: Kernel) -> RowsTile:
     """What the tree says of a block."""
-    tree = Parts(kernel)
-    warps, blocked = tree.hint("warps"), tree.hint("blocked")
-    assert warps is not None
-    threads = None if blocked is None else parse(str(blocked.arguments[0]))
-    assert threads is None or isinstance(threads, Blocked)
-    unrolled = tuple(tree.loops("L1", Binding.UNROLL))
-    return RowsTile(tree.loops("REG", Binding.SP), threads, int(warps.arguments[0]), unrolled)
+    tree = block_rows(kernel)
+    return RowsTile(tree.points, tree.threads, tree.warps, tree.unrolled)
 
 
 def kernel_of(statements: Statements, machine: str = "sm_90a") -> Kernel:

@@ -1,0 +1,146 @@
+"""The tree of a product on register tiles of a CPU: its decisions as a value, written as a tree and read from one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tilewright.dataclass import dataclass
+from tilewright.tiles import build
+from tilewright.tiles.build import in_program, register_tile, rooted
+from tilewright.tiles.kernel import Kernel
+from tilewright.tiles.loops import SpatialLoop
+from tilewright.tiles.parts import factors, loops_named, number_of, program_of, require_form, tiles_at
+from tilewright.tiles.product import Product, micro_kernel, product_of
+from tilewright.tiles.tree import (
+    Hint,
+    InvalidTree,
+    Kind,
+    Leaf,
+    Scope,
+    Stage,
+    Tile,
+    TileTree,
+    ancestors,
+    kernels,
+    leaves,
+)
+
+MOST_GROUPS = 16  # of an instruction in one product, which is written out: the rules take 4 to 6
+
+
+@dataclass(frozen=True)
+class ProductTree:
+    """A product with its loops.
+
+    `outside` are the loops of tiles that a program walks, outermost first; with blocks of the depth, those of `inside`
+    run in each block. `tile` has the points of a register tile, and how many of the last depth loop one product takes.
+    `k_block` is the points of the first depth loop in a block, 0 for none; a block asks for the operands of the next
+    one by lines of `line_bytes`, if that is not 0. With `epilogue_loop` the epilogue reads the sums of a tile from
+    scratch memory, one vector after the other.
+    """
+
+    work: Product
+    tile: Mapping[str, int]
+    grid: tuple[SpatialLoop, ...]
+    outside: tuple[SpatialLoop, ...]
+    inside: tuple[SpatialLoop, ...] = ()
+    k_block: int = 0
+    line_bytes: int = 0
+    epilogue_loop: bool = False
+
+    @property
+    def step(self) -> int:
+        """Points of the last depth loop in one product."""
+        return self.tile.get(self.work.depth[-1].name, 1)
+
+    def tree(self) -> TileTree:
+        """The grid around the tiles of a program around steps of the depth and the epilogue.
+
+        With blocks of the depth what stands inside the columns runs twice, for sums and epilogue.
+        """
+        work = self.work
+        product, *epilogue = work.statements
+        first, last = work.depth[0].name, work.depth[-1].name
+        steps = {axis.name: axis.size for axis in work.depth}
+        steps[first] = self.k_block or steps[first]
+        steps[last] = -(-steps[last] // self.step)
+        leaf = Leaf(product.name, micro_kernel(work, self.tile, {last: self.step}))
+        tree = rooted(build.tile("L1", list(steps.items()), leaf))
+        after: TileTree | None = None
+        if epilogue:
+            rows = [(axis.name, self.tile.get(axis.name, 1)) for axis in work.rows]
+            columns = work.columns.name, self.tile.get(work.columns.name, 1)
+            after = register_tile(rows, columns, work.lanes, Leaf(epilogue[0].name), self.epilogue_loop)
+        if not self.k_block:
+            tree = Scope(Kind.SEQ, (tree, after)) if after is not None else tree
+            return in_program(self.outside, self.grid, tree)
+        inside = [(loop.axis.name, loop.tiles_per_block) for loop in self.inside]
+        blocks = first, -(-work.depth[0].size // self.k_block)
+        hints = [Hint("prefetch_lines", (self.line_bytes,))] if self.line_bytes else []
+        tree = rooted(build.tile("L2", [blocks, *inside], tree, hints=hints))
+        if after is not None:
+            tree = Scope(Kind.SEQ, (tree, rooted(build.tile("L2", inside, after))))
+        return in_program(self.outside, self.grid, Stage(product.name, "L2", tree))
+
+
+def product_tree(kernel: Kernel) -> ProductTree:
+    """The decisions of the tree of a kernel with a product. Raises InvalidTree for one that is not lowered."""
+    work = product_of(kernel)
+    assert work is not None, "a kernel with a product"
+    (micro_kernel,) = kernels(kernel.tree).values()
+    tile = {loop.name: loop.trips for loop in micro_kernel.quantum}
+    program = program_of(kernel.tree)
+    first, last = work.depth[0], work.depth[-1]
+    inside: dict[str, int] = {}
+    if isinstance(program.body, Stage):
+        inside = next((factors(each) for each in tiles_at(program.body, "L2")), {})
+        if next(iter(inside), "") != first.name:
+            raise InvalidTree(
+                f"the sums of {work.output.name} are staged, and no loop over blocks of {first.name} is inside",
+                help=f"a tile at L2 whose outermost loop is {first.name}, around the tiles of rows",
+            )
+        del inside[first.name]
+    steps = next((factors(each) for each in tiles_at(program.body, "L1")), {})
+    k_block = steps.get(first.name, 1) * (tile.get(last.name, 1) if first == last else 1)
+    lanes = {work.columns.name: work.lanes}
+    found = ProductTree(
+        work=work,
+        tile=tile,
+        grid=loops_named(program.grid, work.spatial, tile, program.grid, lanes),
+        outside=loops_named(program.tiles, work.spatial, tile, program.grid, lanes),
+        inside=loops_named(inside, work.spatial, tile, program.grid, lanes),
+        k_block=k_block if isinstance(program.body, Stage) else 0,
+        line_bytes=number_of(kernel.tree, "prefetch_lines", 0),
+        epilogue_loop=_is_loop(kernel),
+    )
+    _require_all(found)
+    require_form(kernel.tree, found.tree())
+    return found
+
+
+def _is_loop(kernel: Kernel) -> bool:
+    """Whether the vectors of an epilogue are a loop over data in L1, and not written out."""
+    places = (path for path, leaf in leaves(kernel.tree) if leaf.op == kernel.statements[-1].name)
+    around = [node for path in places for _, node in ancestors(kernel.tree, path)]
+    return len(kernel.statements) > 1 and any(isinstance(node, Tile) and node.level == "L1" for node in around)
+
+
+def _require_all(tree: ProductTree) -> None:
+    """Raises InvalidTree where loops of the result are not walked once each, or a product takes parts of a group."""
+    work = tree.work
+    walked = [loop.axis for loop in (*tree.outside, *tree.inside)]
+    if sorted(axis.name for axis in walked) != sorted(axis.name for axis in work.spatial):
+        names = ", ".join(axis.name for axis in walked) or "no loop"
+        wanted = ", ".join(axis.name for axis in work.spatial)
+        raise InvalidTree(f"tiles of {work.output.name} are walked along {names}", help=f"{wanted} at L2, each once")
+    if tree.k_block and {loop.axis for loop in tree.inside} != set(work.rows):
+        names = ", ".join(loop.axis.name for loop in tree.inside) or "no loop"
+        rows = ", ".join(axis.name for axis in work.rows)
+        raise InvalidTree(f"a block of {work.depth[0].name} walks {names}", help=f"tiles of {rows} inside it")
+    last, most = work.depth[-1], MOST_GROUPS * work.group
+    if tree.step % work.group or tree.step > min(most, -(-last.size // work.group) * work.group):
+        groups = f", in groups of {work.group}" if work.group > 1 else ""
+        raise InvalidTree(
+            f"one product takes {tree.step} points of {last.name}, which has {last.size}{groups}",
+            help=f"at most {most}, whole groups, in the quantum of the micro-kernel",
+        )
