@@ -4,7 +4,7 @@
 
 The plan is made with the edited tree, and what `lower` makes of it runs in the interpreter under its checks (races,
 memory that nobody wrote, addresses outside of a tensor) and is compared with the evaluator. Some of the programs also
-go through the passes and, for the host, run as machine code.
+go through the passes.
 """
 
 from __future__ import annotations

@@ -10,13 +10,14 @@ from math import prod
 from typing import Any
 
 from tilewright.errors import CompileError, InvalidArgument
-from tilewright.expr.ordered import Ordered
+from tilewright.expr.ordered import Ordered, Sort
 from tilewright.lower.row_tree import RowTree
 from tilewright.operator.block_rows import block_rows
 from tilewright.operator.block_tree import block_tree
 from tilewright.operator.ordered_tree import ordered_tree
 from tilewright.operator.product_point import ProductPoint
 from tilewright.operator.product_tree import product_tree
+from tilewright.operator.sorting import method_of
 from tilewright.tiles.kernel import Kernel, expressions
 from tilewright.tiles.legality import check
 from tilewright.tiles.parts import factors, on_blocks, program_of, tiles_at
@@ -66,14 +67,18 @@ def about(kernel: str) -> Iterator[None]:
     try:
         yield
     except CompileError as error:
-        error.where = f"tile tree of {kernel}{error.where.removeprefix('tile tree')}"
+        place = error.where.removeprefix("tile tree")
+        error.where = f"tile tree of {kernel}{', ' if place and place[0].isalnum() else ''}{place}"
         raise
 
 
 def _form(kernel: Kernel) -> TileTree:
     """The tree as `lower` reads it: descriptions of micro-kernels are those of their tiles."""
     if isinstance(kernel.statements[-1].accum, Ordered):
-        return ordered_tree(kernel).tree()
+        ordered = ordered_tree(kernel)
+        if isinstance(kernel.statements[-1].accum, Sort):
+            method_of(ordered)
+        return ordered.tree()
     if on_blocks(kernel.tree):
         return (block_rows(kernel) if product_of(kernel) is None else block_tree(kernel)).tree()
     if product_of(kernel) is not None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from tilewright.dataclass import dataclass
+from tilewright.errors import InvalidArgument
 from tilewright.expr.core import Axis
 from tilewright.layouts.bits import is_power_of_two
 from tilewright.layouts.blocked import Blocked
@@ -133,7 +134,10 @@ def _threads(tree: TileTree) -> Blocked | None:
     hints = hints_of(tree, "blocked")
     if not hints:
         return None
-    layout = parse(str(hints[0][1].arguments[0]))
+    try:
+        layout = parse(str(hints[0][1].arguments[0]))
+    except InvalidArgument as error:
+        raise InvalidTree(f"{error.where}: {error.message}", where="tile tree", help="a #blocked layout") from None
     if not isinstance(layout, Blocked):
         raise InvalidTree(f"the threads of a block have the layout {layout}", help="a #blocked layout")
     return layout

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tilewright.dataclass import dataclass
+from tilewright.layouts.bits import is_power_of_two
 from tilewright.tiles.build import in_blocks, rooted, staged, tile
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.loops import SpatialLoop
@@ -86,4 +87,13 @@ def block_tree(kernel: Kernel) -> BlockTree:
         cluster=number_of(tree, "cluster", 1),
     )
     require_form(tree, found.tree())
+    _require_powers_of_two(found)
     return found
+
+
+def _require_powers_of_two(tree: BlockTree) -> None:
+    """Raises InvalidTree for a tile whose points no layout distributes to threads."""
+    odd = [f"{points} points of {name}" for name, points in tree.points.items() if not is_power_of_two(points)]
+    if odd:
+        fact = f"a tile of {tree.work.output.name} has {', '.join(odd)}"
+        raise InvalidTree(fact, help="powers of two: a layout distributes them to threads")

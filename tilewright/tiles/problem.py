@@ -42,9 +42,12 @@ class Problem:
             later = [c.name for c in computes[len(producers) + 1 :]]
             for tensor in compute.inputs():
                 if tensor.name in later or tensor.name == compute.name:
-                    raise InvalidExpression(f"{compute.name} reads {tensor.name}, which is not written before it")
+                    raise InvalidExpression(
+                        f"{compute.name} reads {tensor.name}, which is not written before it",
+                        help=f"{tensor.name} before {compute.name}",
+                    )
             if compute.name in producers:
-                raise InvalidExpression(f"{compute.name} is written twice")
+                raise InvalidExpression(f"{compute.name} is written twice", help="one of them")
             producers[compute.name] = compute
         return _Loops(computes, producers).problem()
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import Enum
 from math import prod
 from typing import Any, Literal, TypeVar
@@ -277,6 +278,7 @@ def same_path(a: Path, b: Path) -> Path:
 # Files ----------------------------------------------------------------------------------------------------------------
 
 _T = TypeVar("_T")
+_HELP = "write it with to_json"
 DEEPEST = 100  #: levels of a tree in text or JSON; deeper ones are refused before they exhaust the stack
 
 
@@ -315,8 +317,23 @@ def from_json(value: Any, *, where: str = "") -> TileTree:
     return node
 
 
+@contextmanager
+def _reading(where: str) -> Iterator[None]:
+    """Errors that are raised meanwhile and say no place or help get those of a value in a file."""
+    try:
+        yield
+    except InvalidTree as error:
+        error.where, error.help = error.where or where, error.help or _HELP
+        raise
+
+
 def _node(value: Any, where: str, depth: int) -> Node:
     """One node; `where` grows into the path of the value at fault."""
+    with _reading(where):
+        return _node_of(value, where, depth)
+
+
+def _node_of(value: Any, where: str, depth: int) -> Node:
     _require(depth <= DEEPEST, where, f"the tree is more than {DEEPEST} levels deep")
     _require(isinstance(value, dict), where, f"a node is {_shown(value)}, not an object")
     keys = set(value)
@@ -395,12 +412,16 @@ def _extent(value: Any, where: str) -> int:
 
 def _list(value: Any, where: str, read: Callable[[Any, str], _T]) -> tuple[_T, ...]:
     _require(isinstance(value, list), where, f"{_shown(value)} is no list")
-    return tuple(read(item, f"{where}[{number}]") for number, item in enumerate(value))
+    found = []
+    for number, item in enumerate(value):
+        with _reading(f"{where}[{number}]"):
+            found.append(read(item, f"{where}[{number}]"))
+    return tuple(found)
 
 
 def _require(condition: bool, where: str, message: str) -> None:
     if not condition:
-        raise InvalidTree(message, where=where, help="write it with to_json")
+        raise InvalidTree(message, where=where, help=_HELP)
 
 
 def _shown(value: Any) -> str:

@@ -177,6 +177,15 @@ def in_two_passes(tree: Tree) -> None:
             del node["hints"]
 
 
+def without_descriptions(tree: Tree) -> Tree:
+    """The tree without names and statements of micro-kernels, which follow from their tiles."""
+    tree = json.loads(json.dumps(tree))
+    for node in nodes(tree):
+        if "kernel" in node:
+            node["kernel"] = {key: node["kernel"][key] for key in ("quantum", "mapping")}
+    return tree
+
+
 CASES = {
     "product, rows": (GEMM, "host", rows("i", 50, 2)),
     "product, columns": (GEMM, "host", one_vector("j", 70)),
@@ -202,7 +211,7 @@ def test_an_edited_tree_is_what_runs(name: str) -> None:
     edit(edited[kernel])
     assert edited != trees
     again, other, result = compiled(graph, machine, {kernel: edited[kernel]})
-    assert again[kernel] == edited[kernel]
+    assert without_descriptions(again[kernel]) == without_descriptions(edited[kernel])
     assert other != program
     (expected,) = evaluate(graph, numbers(graph), precise=True, wide=True)
     np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)

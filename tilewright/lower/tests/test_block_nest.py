@@ -422,5 +422,5 @@ def test_passes_that_differ_in_their_tile_are_refused(monkeypatch: pytest.Monkey
         "schedule_statements",
         lambda *given: (edited(scheduled(*given)[0], other), Decision("tile", "", "")),
     )
-    with pytest.raises(InvalidTree, match="r1 at REG 1024 and 512 times"):
+    with pytest.raises(InvalidTree, match="@L1 for r1:2 does not go with"):
         ran(lambda b: softmax(b, 4, 1024, "f32"))

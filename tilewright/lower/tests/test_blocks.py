@@ -135,8 +135,8 @@ def test_a_tree_that_is_changed_changes_the_code(old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("par i:2", "par i:1", "1 tiles of 32 points of i, whose extent is 64"),
-        ("for p:2", "for p:3", "3 tiles of 32 points of p, whose extent is 64"),
+        ("par i:2", "par i:1", "par i:1, j:4 .* does not go with"),
+        ("for p:2", "for p:3", "@L1 for p:3 does not go with"),
         ("stage w in SHARED slots 3", "stage w in SHARED slots 2", "slots"),
     ],
 )

@@ -129,15 +129,15 @@ LANES = [
 @pytest.mark.parametrize(
     ("build", "changes", "message", "help"),
     [
-        (scan_of_columns, [("i1:3 {", "i1:4 {")], "@L2 for i1:4 .* does not have the form", "@L2 for i1:3"),
+        (scan_of_columns, [("i1:3 {", "i1:4 {")], "@L2 for i1:4 does not go with", "@L2 for i1:3"),
         (scan_of_columns, [("r0:30", "r0:31")], "r0:31", "r0:30"),
-        (scan_of_columns, [("i1:3 {", "r0:30 {"), ("r0:30 { @REG", "i1:3 { @REG")], "r0:30", "@L2 for i1:3 {"),
-        (scan_of_columns, [("op cum_sum", "op cum_sum with neighbours(8)")], "neighbours", "{ op t1 }"),
+        (scan_of_columns, [("i1:3 {", "r0:30 {"), ("r0:30 { @REG", "i1:3 { @REG")], "r0 is no loop of the result", "i1"),
+        (scan_of_columns, [("op cum_sum", "op cum_sum with neighbours(8)")], "neighbours", "op t1"),
         (scan_of_rows, [("@L2 for i0:7", "@L2 unroll i0:7")], "unroll i0", "@L2 for i0:7"),
         (sort_of_rows, [('sort("counting"), ', "")], "a sort by no method without lanes", "counting, digits"),
         (sort_of_rows, [("counting", "insertion")], "a sort by insertion without lanes", "selected-counting"),
         (few_of_rows, [("insertion", "digits")], "a sort by digits with lanes along i0", "insertion"),
-        (scatter_of_rows, [("op scatter_nd", "op scatter_nd with neighbours(8)")], "neighbours", "{ op t2 }"),
+        (scatter_of_rows, [("op scatter_nd", "op scatter_nd with neighbours(8)")], "neighbours", "op t2"),
         (scatter_of_elements, LANES, "lanes along i1, on which the places of updates depend", "another loop"),
     ],
 )  # fmt: skip

@@ -102,14 +102,14 @@ def test_an_edited_tree_is_what_runs(before: str, after: str, k_blocks: int) -> 
 @pytest.mark.parametrize(
     ("before", "after", "k_blocks", "message"),
     [
-        ("for j:3, i:3", "for j:3, i:2", 1, "2 programs walk 2 tiles of 4 points of i, which has 21"),
-        ("par i:2", "par i:9", 1, "9 programs walk 3 tiles of 4 points of i"),
-        ("for j:3, i:3", "for i:3", 1, "j has no tiles"),
-        ("@L1 for k:8", "@L1 for k:7", 1, "do not walk the sums of C"),
-        ("unroll i:4, j:2", "unroll i:2, j:2", 1, "runs on other tiles than its sums"),
-        ("for k:2, i:3", "for k:3, i:3", 2, "do not walk the sums of C"),
+        ("for j:3, i:3", "for j:3, i:2", 1, "@L2 for j:3, i:2 does not go with"),
+        ("par i:2", "par i:9", 1, "@DRAM par i:9 does not go with"),
+        ("for j:3, i:3", "for i:3", 1, "tiles of C are walked along i"),
+        ("@L1 for k:8", "@L1 for k:7", 1, "@L1 for k:7 does not go with"),
+        ("unroll i:4, j:2", "unroll i:2, j:2", 1, "@REG unroll i:2, j:2 does not go with"),
+        ("for k:2, i:3", "for k:3, i:3", 2, "@L2 for k:3, i:3 with prefetch_lines(64) does not go with"),
         ("for k:2, i:3", "for i:3", 2, "no loop over blocks of k is inside"),
-        ("@L2 for i:3 { @REG", "@L2 for i:2 { @REG", 2, "other tiles than the sums"),
+        ("@L2 for i:3 { @REG", "@L2 for i:2 { @REG", 2, "@L2 for i:2 does not go with"),
     ],
 )
 def test_an_illegal_tree_is_refused(before: str, after: str, k_blocks: int, message: str) -> None:
