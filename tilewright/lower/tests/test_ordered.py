@@ -131,7 +131,7 @@ LANES = [
     [
         (scan_of_columns, [("i1:3 {", "i1:4 {")], "@L2 for i1:4 does not go with", "@L2 for i1:3"),
         (scan_of_columns, [("r0:30", "r0:31")], "r0:31", "r0:30"),
-        (scan_of_columns, [("i1:3 {", "r0:30 {"), ("r0:30 { @REG", "i1:3 { @REG")], "r0 is no loop of the result", "i1"),
+        (scan_of_columns, [("i1:3 {", "r0:30 {"), ("r0:30 { @REG", "i1:3 { @REG")], "r0 is no loop", "i1"),
         (scan_of_columns, [("op cum_sum", "op cum_sum with neighbours(8)")], "neighbours", "op t1"),
         (scan_of_rows, [("@L2 for i0:7", "@L2 unroll i0:7")], "unroll i0", "@L2 for i0:7"),
         (sort_of_rows, [('sort("counting"), ', "")], "a sort by no method without lanes", "counting, digits"),

@@ -90,7 +90,7 @@ def edited(before: str, after: str, k_blocks: int = 1) -> tuple[Product, Kernel,
         ("j:3, i:3", "i:3, j:3", 1),
         ("@DRAM par i:2 { @L2 for j:3, i:3", "@DRAM par i:3 { @L2 for j:3, i:2", 1),
         ("@DRAM par i:2 { @L2 for j:3,", "@DRAM par i:2, j:3 { @L2 for j:1,", 1),
-        ("@REG unroll i:4, j:2", "@L1 for i:4, j:2", 1),
+        ("@REG unroll i:4, j:2 {", "@L1 for i:4, j:2 { @REG", 1),
         ("with prefetch_lines(64) ", "", 2),
     ],
 )  # fmt: skip
