@@ -4,18 +4,36 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tilewright.compiler.cpu_rows import add_rows, row_cycles, schedule_rows
 from tilewright.compiler.ordered import plan_ordered
+from tilewright.compiler.planning import Planning
 from tilewright.compiler.products import plan_product
 from tilewright.expr.graph import Graph
+from tilewright.instruction.cpu_products import CpuProducts
+from tilewright.intrinsics.registry import Registry, catalogue
 from tilewright.machine.description import Cpu
 from tilewright.options import Options
 
 if TYPE_CHECKING:
     from tilewright.compiler.search import Searched
 
-__all__ = ["ORDERED", "plan_ordered", "plan_product", "search_products"]
+__all__ = [
+    "ORDERED", "TRANSPOSED_COPIES", "add_rows", "mappings", "plan_ordered", "plan_product", "records", "row_cycles",
+    "schedule_rows", "search_products",
+]  # fmt: skip
 
 ORDERED = True
+TRANSPOSED_COPIES = True
+
+
+def records(machine: Cpu) -> Registry:
+    """The records of intrinsics of the machine's architecture."""
+    return catalogue(machine.architecture)
+
+
+def mappings(planning: Planning, machine: Cpu) -> CpuProducts:
+    """How products are mapped to the machine's intrinsics."""
+    return CpuProducts(planning.intrinsics, machine, planning.constants)
 
 
 def search_products(graph: Graph, machine: Cpu, threads: int, options: Options) -> Searched:

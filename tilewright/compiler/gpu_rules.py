@@ -5,16 +5,33 @@ from __future__ import annotations
 from typing import NoReturn
 
 from tilewright.compiler.gpu_products import plan_product
+from tilewright.compiler.gpu_rows import add_rows, row_cycles, schedule_rows
 from tilewright.compiler.planning import Planning
 from tilewright.errors import InvalidArgument
 from tilewright.expr.graph import Graph
 from tilewright.graph.groups import Group
+from tilewright.instruction.gpu_products import GpuProducts
+from tilewright.intrinsics.registry import Registry, standard
 from tilewright.machine.description import Gpu
 from tilewright.options import Options
 
-__all__ = ["ORDERED", "plan_ordered", "plan_product", "search_products"]
+__all__ = [
+    "ORDERED", "TRANSPOSED_COPIES", "add_rows", "mappings", "plan_ordered", "plan_product", "records", "row_cycles",
+    "schedule_rows", "search_products",
+]  # fmt: skip
 
 ORDERED = False
+TRANSPOSED_COPIES = False
+
+
+def records(machine: Gpu) -> Registry:
+    """The records of intrinsics of all machines."""
+    return standard()
+
+
+def mappings(planning: Planning, machine: Gpu) -> GpuProducts:
+    """How products are mapped to the machine's intrinsics."""
+    return GpuProducts(machine, planning.options.intrinsics, planning.options.mma)
 
 
 def plan_ordered(planning: Planning, group: Group, machine: Gpu) -> NoReturn:

@@ -34,7 +34,7 @@ from tilewright.instruction.products import (
     loops_of,
 )
 from tilewright.instruction.relayout import none_twice
-from tilewright.intrinsics.registry import Registry, catalogue, standard
+from tilewright.intrinsics.registry import Registry
 from tilewright.layouts import Packed, permuted, row_major
 from tilewright.lower.steps import Moving
 from tilewright.machine.description import Cpu, Gpu
@@ -191,8 +191,7 @@ class Planning:
         self.choose = choose or ChooseProduct()
         self.machine = machine
         self.rules = target_of(machine).rules
-        known = catalogue(machine.architecture) if isinstance(machine, Cpu) else standard()
-        self.intrinsics = known if options.intrinsics is None else options.intrinsics
+        self.intrinsics = self.rules.records(machine) if options.intrinsics is None else options.intrinsics
         self._products: dict[Compute, Found] = {}
         self.threads = threads
         self.trees = GivenTrees(options.trees)
@@ -327,13 +326,7 @@ class Planning:
     @property
     def target(self) -> Target:
         """What the machine says about products."""
-        if isinstance(self.machine, Cpu):
-            from tilewright.instruction.cpu_products import CpuProducts
-
-            return CpuProducts(self.intrinsics, self.machine, self.constants)
-        from tilewright.instruction.gpu_products import GpuProducts
-
-        return GpuProducts(self.machine, self.options.intrinsics, self.options.mma)
+        return self.rules.mappings(self, self.machine)
 
     def product_of(self, node: Compute) -> MappedProduct | None:
         """The mapping with which a compute runs as a product on this machine, or None."""

@@ -4,35 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
-from tilewright.compiler.planning import Planning, Stored, no_model, points
+from tilewright.compiler.planning import Planning, Stored, points
+from tilewright.compiler.target import target_of
 from tilewright.decision import Decision
 from tilewright.expr.affine import affine
-from tilewright.expr.core import Apply, Axis, Compute, Const, Expr, Read, Tensor, identity, static_shape, walk
+from tilewright.expr.core import Apply, Axis, Compute, Const, Expr, Read, Tensor, static_shape, walk
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.names import unique
 from tilewright.expr.ordered import Ordered
 from tilewright.expr.rewrite import copy_of, substitute
 from tilewright.graph.groups import Group
 from tilewright.instruction.products import decide_lanes, walked_dimension
-from tilewright.layouts import row_major
 from tilewright.machine.description import Cpu, Gpu
-from tilewright.operator.cycles import nest_cycles
 from tilewright.operator.flatten import address, guarded, storage_loops
-from tilewright.operator.loop_partition import SMALLEST_POINTS, parts_of
-from tilewright.operator.rules.cpu_rows import schedule_rows
-from tilewright.operator.rules.gpu_rows import schedule_on_blocks
-from tilewright.operator.rules.split import choose_split
+from tilewright.operator.loop_partition import SMALLEST_POINTS
 from tilewright.operator.statements import (
     Statements,
-    covering,
     drop_unit_loops,
     fuse_loops,
     inner_loops,
     outer_loops,
     over,
-    point_count,
 )
 from tilewright.tiles.kernel import Kernel, Statement
 
@@ -57,7 +50,7 @@ def _is_gathered(planning: Planning, group: Group) -> bool:
     Addresses in digits, as those of phases that a map puts together, are not transposed in registers.
     """
     node = group.main
-    if not isinstance(planning.machine, Cpu) or len(group.nodes) > 1 or node.accum is not None:
+    if not planning.rules.TRANSPOSED_COPIES or len(group.nodes) > 1 or node.accum is not None:
         return False
     if node.name not in planning.outputs or points(node) < SMALLEST_POINTS:
         return False
@@ -87,40 +80,18 @@ def write_rows(planning: Planning, group: Group) -> None:
         statements = _single_statement(planning, group.main)
     else:
         statements = _group_statements(planning, group)
-    statements = _by_stride(fuse_loops(drop_unit_loops(statements)))
+    statements = by_stride(fuse_loops(drop_unit_loops(statements)))
     flops = sum(_operations(node.body) * points(node) for node in group.nodes)
-    if isinstance(planning.machine, Gpu):
-        if any(axis.extent == 0 for axis in outer_loops(statements)):
-            return  # no tile, no block
-        statements = _without_empty_sums(statements)
-        found, reason = choose_split(statements, planning.machine, group.kernel, planning.taken())
-        planning.plan.decisions += [] if reason is None else [reason]
-        if found is not None:
-            for tensor in found.parts:
-                planning.place(tensor, row_major(static_shape(tensor.shape)), "arena")
-            parts = [tensor.name for tensor in found.parts]
-            _add_kernel(planning, f"{group.kernel}.parts", found.first, parts, flops)
-            statements, flops = found.second, sum(tensor.size for tensor in found.parts)
-        _add_kernel(planning, group.kernel, statements, group.stored, flops, _lanes(planning, group))
-        return
-    lanes = _lanes(planning, group)
-    pieces, cuts = parts_of(statements, group.kernel)
-    planning.plan.decisions += [] if cuts is None else [cuts]
-    total = sum(map(point_count, pieces))
-    for number, part in enumerate(pieces):
-        name = group.kernel if len(pieces) == 1 else f"{group.kernel}.part{number}"
-        tidy = _by_stride(fuse_loops(drop_unit_loops(part)))
-        share = flops * point_count(part) // max(1, total)
-        _add_kernel(planning, name, tidy, group.stored, share, lanes)
+    planning.rules.add_rows(planning, group, statements, flops, planning.machine)
 
 
-def _add_kernel(
+def add_kernel(
     planning: Planning, name: str, statements: Statements, writes: Sequence[str], flops: int, lanes: int = 0,
     threads: int = 0,
 ) -> None:  # fmt: skip
     """Schedule statements and add their kernel, for all threads unless `threads` says how many."""
     kernel, decision = schedule_statements(statements, planning.machine, threads or planning.threads, name, lanes)
-    cycles = partial(nest_cycles, machine=planning.machine) if isinstance(planning.machine, Cpu) else no_model
+    cycles = planning.rules.row_cycles(planning.machine)
     with planning.about(name):
         planning.plan.decisions.append(decision)
         planning.add_scheduled(planning.name_kernel(name), kernel, decision, writes, flops, cycles=cycles)
@@ -130,9 +101,7 @@ def schedule_statements(
     statements: Statements, machine: Cpu | Gpu, threads: int, subject: str, lanes: int = 0
 ) -> tuple[Kernel, Decision]:
     """The kernel of statements by the machine's rule; vectors have `lanes` lanes where an instruction was chosen."""
-    if isinstance(machine, Gpu):
-        return schedule_on_blocks(statements, machine, subject)
-    return schedule_rows(statements, machine, threads, subject, lanes)
+    return target_of(machine).rules.schedule_rows(statements, machine, threads, subject, lanes)
 
 
 def fill_borders(planning: Planning, names: Sequence[str]) -> None:
@@ -144,7 +113,7 @@ def fill_borders(planning: Planning, names: Sequence[str]) -> None:
         for number, (loops, index) in enumerate(_border_loops(stored)):
             fill = Statement(stored.tensor, loops, planning.borders[name].value, address=index)
             statements = fuse_loops(drop_unit_loops((fill,)))
-            _add_kernel(planning, f"{name}.border{number}", statements, (name,), 0, threads=1)
+            add_kernel(planning, f"{name}.border{number}", statements, (name,), 0, threads=1)
 
 
 # Statements -----------------------------------------------------------------------------------------------------------
@@ -178,20 +147,7 @@ def _combining(node: Compute) -> str | None:
     return node.accum
 
 
-def _without_empty_sums(statements: Statements) -> Statements:
-    """The statements with known sums where an inner loop has no points: nothing has a value along such loops."""
-    if all(axis.extent != 0 for axis in inner_loops(statements)):
-        return statements
-    found = []
-    for each in statements:
-        if isinstance(each.accum, str):
-            found.append(replace(each, body=identity(each.accum, each.body.dtype), accum=None))
-        elif each.name not in covering(statements):
-            found.append(each)
-    return over(outer_loops(statements), (), found)
-
-
-def _by_stride(statements: Statements) -> Statements:
+def by_stride(statements: Statements) -> Statements:
     """Outer loops in the order of the strides of the last stored statement, largest first."""
     form = next((affine(each.address) for each in reversed(statements) if each.address is not None), None)
     if form is None:
@@ -242,7 +198,7 @@ def _order_of_lanes(planning: Planning, group: Group, node: Compute, order: list
     return [dim for dim in order if dim != last] + [last]
 
 
-def _lanes(planning: Planning, group: Group) -> int:
+def lanes_of(planning: Planning, group: Group) -> int:
     """Lanes of the record that multiplies the main node's factors lane by lane, 0 if none does; says why."""
     found, refused = planning.lane_by_lane(group.main)
     stored = planning.plan.stored.get(group.nodes[-1].name)

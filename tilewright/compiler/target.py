@@ -27,8 +27,13 @@ if TYPE_CHECKING:
     from tilewright.compiler.planning import Plan, Planning
     from tilewright.compiler.program import Placement
     from tilewright.compiler.search import Searched
+    from tilewright.decision import Decision
     from tilewright.expr.graph import Graph
     from tilewright.graph.groups import Group
+    from tilewright.instruction.products import Target as ProductTarget
+    from tilewright.intrinsics.registry import Registry
+    from tilewright.operator.statements import Statements
+    from tilewright.tiles.kernel import Kernel
 
 
 class Rules(Protocol):
@@ -37,6 +42,27 @@ class Rules(Protocol):
     @property
     def ORDERED(self) -> bool:  # noqa: N802
         """Whether there are kernels for ordered accumulations; else they become reductions."""
+
+    @property
+    def TRANSPOSED_COPIES(self) -> bool:  # noqa: N802
+        """Whether a map that writes along another loop than it reads takes two kernels, the second a copy."""
+
+    def records(self, machine: Any) -> Registry:
+        """The records of intrinsics that a plan may use where the user gives none."""
+
+    def mappings(self, planning: Planning, machine: Any) -> ProductTarget:
+        """How products are mapped to the intrinsics of a machine."""
+
+    def add_rows(self, planning: Planning, group: Group, statements: Statements, flops: int, machine: Any) -> None:
+        """Add the kernels of the statements of a row group or pointwise group, whose results are placed."""
+
+    def schedule_rows(
+        self, statements: Statements, machine: Any, threads: int, subject: str, lanes: int = 0
+    ) -> tuple[Kernel, Decision]:
+        """The kernel of statements; vectors have `lanes` lanes where an instruction was chosen."""
+
+    def row_cycles(self, machine: Any) -> Callable[..., Any]:
+        """What predicts the cycles of a kernel of rows."""
 
     def plan_product(self, planning: Planning, group: Group, machine: Any) -> None:
         """Place the result of a product with its epilogue, and add its kernels."""
