@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from math import isfinite
+from math import isfinite, prod
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from tilewright.expr.text import print_expr
 from tilewright.intrinsics.check_layout import NAME, check_layouts, check_memory, refuse
 from tilewright.intrinsics.elements import KNOWN, Array, is_float
 from tilewright.intrinsics.execute import COMBINES, FUNCTIONS
-from tilewright.intrinsics.intrinsic import GROUP_LANES, Intrinsic
+from tilewright.intrinsics.intrinsic import GROUP_LANES, WIDTH, Intrinsic
 from tilewright.intrinsics.numerics import RULES
 
 _LARGEST_BOX = 1 << 22  # elements of an operand
@@ -49,6 +49,10 @@ def _check_header(record: Intrinsic) -> None:
         cost.issue_cycles + cost.latency_cycles
     ):
         refuse(f"impossible cost: {cost}", "issue cycles above 0, latency of at least 0, at least 1 unit")
+    if bool(record.vector_bits) != (WIDTH in record.llvm):
+        refuse(f"vector_bits {list(record.vector_bits)} and the function {record.llvm!r}", f"both, {WIDTH} in the name")
+    if record.vector_bits and prod(record.shape(record.destination)) not in record.functions:
+        refuse(f"no function of its own width: vector_bits {list(record.vector_bits)}", "the bits of the destination")
     if record.limits.registers < 0 or any(size < 1 for size in record.limits.capacity_bytes.values()):
         refuse(f"impossible limits: {record.limits}", "registers of at least 0, capacities above 0")
 
@@ -83,6 +87,9 @@ def _check_operands(record: Intrinsic) -> None:
             refuse(f"{operand.role} has a loop twice: {', '.join(operand.loops)}")
         if not operand.scope:
             refuse(f"{operand.role} has no scope", "reg, shared, global, use, or a scope of the target")
+        if operand.registers < 0 or bool(operand.registers) != (operand.layout == "opaque"):
+            refuse(f"{operand.role} of layout {operand.layout} has {operand.registers} registers",
+                   "opaque operands state theirs, fragments and others do not")  # fmt: skip
         if int(np.prod(record.shape(operand), dtype=np.int64)) > _LARGEST_BOX:
             refuse(f"{operand.role} has more than {_LARGEST_BOX} elements")
     for loop in record.extents:

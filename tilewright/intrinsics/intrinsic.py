@@ -35,7 +35,7 @@ from tilewright.fields import (
     string,
     table,
 )
-from tilewright.intrinsics.elements import is_float
+from tilewright.intrinsics.elements import bits, is_float
 
 #: Who issues the instruction together: one lane of code, a warp, a wave, a group of warps, a core.
 Group = Literal["lane", "warp32", "warpgroup128", "wave32", "wave64", "core"]
@@ -80,7 +80,8 @@ class Operand(Readable):
     """One operand of the body: its role (`Src1`, `Src2`, `Dst`), element type, loops, scope and place in it.
 
     `layout` is a `Fragment` (registers of lanes), a formula for the element offset over the operand's loops
-    (``"4 * i + r"``), or one of the words row_major, descriptor, opaque.
+    (``"4 * i + r"``), or one of the words row_major, descriptor, opaque. An opaque operand occupies `registers` of 32
+    bits of every lane.
     """
 
     role: str = required(string)
@@ -88,6 +89,7 @@ class Operand(Readable):
     loops: tuple[str, ...] = required(several(string))
     scope: Scope = optional(string, "reg")
     layout: Fragment | str = optional(_layout, "row_major")
+    registers: int = optional(integer, 0)
 
 
 @dataclass(frozen=True)
@@ -166,8 +168,9 @@ class Intrinsic(Readable):
 
     `realised_by` names the instruction of which a composite record (an outer product of registers) is made, `grid` its
     rows, registers per row and steps; `llvm` is LLVM's intrinsic function, `emitter` the name under which code
-    generation finds how to emit it. `processors` are those that execute it, where `features` do not tell; empty: all
-    that have the features.
+    generation finds how to emit it. Where LLVM has the function for vectors of several widths, `llvm` has ``{bits}``
+    in place of the width, and `vector_bits` lists them. `processors` are those that execute it, where `features` do
+    not tell; empty: all that have the features.
     """
 
     name: str = required(string)
@@ -186,6 +189,7 @@ class Intrinsic(Readable):
     pad_identity: float = optional(finite, 0.0)
     aliases: tuple[str, ...] = optional(several(string), ())
     llvm: str = optional(string, "")
+    vector_bits: tuple[int, ...] = optional(several(integer), ())
     emitter: str = optional(string, "")
     realised_by: str = optional(string, "")
     grid: tuple[int, int, int] = optional(items(count, count, count), (1, 1, 1))  # rows, registers per row, steps
@@ -222,6 +226,14 @@ class Intrinsic(Readable):
         except CompileError as error:
             raise InvalidIntrinsic(f"compute: {error.message}", where=self.name, help=error.help) from error
 
+    @cached_property
+    def functions(self) -> Mapping[int, str]:
+        """LLVM's functions by the lanes of the destination, the narrowest first."""
+        result = self.destination
+        if not self.vector_bits:
+            return {prod(self.shape(result)): self.llvm}
+        return {size // bits(result.dtype): self.llvm.replace(WIDTH, str(size)) for size in sorted(self.vector_bits)}
+
     def operand(self, role: str) -> Operand:
         """The operand with this role; raises InvalidIntrinsic if there is none."""
         for operand in self.operands:
@@ -240,6 +252,7 @@ class Intrinsic(Readable):
         return prod(self.extents.values())
 
 
+WIDTH = "{bits}"  # in `Intrinsic.llvm`
 _STATEMENT = re.compile(r"\s*(\w+)\s*\[([\w\s,]*)\]\s*(\+=|max=|min=)(.*)", re.DOTALL)
 _COMBINES: Mapping[str, Combine] = {"+=": "sum", "max=": "max", "min=": "min"}
 

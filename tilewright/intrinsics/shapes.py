@@ -32,6 +32,7 @@ def matrix(
     features: tuple[str, ...] = (),
     processors: tuple[str, ...] = (),
     scopes: tuple[str, str, str] = ("reg", "reg", "reg"),
+    registers: tuple[int, int, int] = (0, 0, 0),
     memory: tuple[Movement, ...] = (),
     limits: Limits | None = None,
     numerics: Numerics | None = None,
@@ -41,7 +42,7 @@ def matrix(
     realised_by: str = "",
     compute: str = MATRIX,
 ) -> Intrinsic:
-    """``Dst[i1, i2] += Src1[i1, r1] * Src2[r1, i2]``; `shape` is (i1, i2, r1), types and layouts are a, b, c."""
+    """``Dst[i1, i2] += Src1[i1, r1] * Src2[r1, i2]``; `shape` is (i1, i2, r1), types and the rest a, b, c."""
     m, n, k = shape
     indices = (("Src1", ("i1", "r1")), ("Src2", ("r1", "i2")), ("Dst", ("i1", "i2")))
     return Intrinsic(
@@ -50,8 +51,10 @@ def matrix(
         compute=compute,
         extents={"i1": m, "i2": n, "r1": k},
         operands=tuple(
-            Operand(role, dtype, loops, scope, layout)
-            for (role, loops), dtype, scope, layout in zip(indices, dtypes, scopes, layouts, strict=True)
+            Operand(role, dtype, loops, scope, layout, count)
+            for (role, loops), dtype, scope, layout, count in zip(
+                indices, dtypes, scopes, layouts, registers, strict=True
+            )
         ),
         cost=cost,
         source=source,
@@ -101,6 +104,7 @@ def vector(
     memory: tuple[Movement, ...] = (),
     aliases: tuple[str, ...] = (),
     llvm: str = "",
+    vector_bits: tuple[int, ...] = (),
     emitter: str = "",
 ) -> Intrinsic:
     """A record of one lane of code: operands as (dtype, loops, layout), called Src1, Src2, ..., Dst."""
@@ -121,6 +125,7 @@ def vector(
         numerics=numerics,
         aliases=aliases,
         llvm=llvm,
+        vector_bits=vector_bits,
         emitter=emitter,
     )
 

@@ -25,7 +25,7 @@ from tilewright.codegen.values import (
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
 from tilewright.intrinsics.elements import bits
-from tilewright.intrinsics.intrinsic import Intrinsic
+from tilewright.intrinsics.intrinsic import WIDTH, Intrinsic
 from tilewright.intrinsics.registry import catalogue
 from tilewright.kernel import dialect as tile
 from tilewright.kernel.records import record_of
@@ -149,27 +149,33 @@ def _multiply_add(at: Emission, a: ir.Value, b: ir.Value, acc: ir.Value) -> ir.V
 
 
 def _words(record: Intrinsic) -> Product:
-    """The function of LLVM that a record names, on vectors of words of 32 bits: accumulators, then both sources.
+    """The function of LLVM that a record names, on vectors of words of 32 bits: accumulators, then its sources.
 
-    A word is as many neighbours along k as fit. The name ends in the bits of the vectors: other numbers of lanes have
-    the name with theirs, 128, 256 or 512, and are widened to that.
+    A word is as many neighbours along k as fit. Accumulators are widened to the next number of lanes for which there
+    is a function.
     """
-    width, lanes = bits(record.sources[0].dtype), record.extents[record.destination.loops[0]]
-    name, group = record.llvm.removesuffix(f".{32 * lanes}"), 32 // width
-    if name == record.llvm or bits(record.destination.dtype) != 32 or record.macs != lanes * group:
+    width, loop = bits(record.sources[0].dtype), record.destination.loops[0]
+    lanes, group = record.extents[loop], 32 // width
+    vectors = [loop in source.loops for source in record.sources]
+    if not record.llvm or bits(record.destination.dtype) != 32 or record.macs != lanes * group or len(vectors) != 2:
         raise InvalidProgram(
             f"{record.name} multiplies no words of 32 bits by {record.llvm!r}",
-            help=f"sums of 32 bits, {group} products each, and a function whose name ends in .{32 * lanes}",
+            help=f"sums of 32 bits, {group} products each, and the name of a function of LLVM",
         )
     part = _bfloat() if record.sources[0].dtype == "bf16" else ir.IntType(width)
 
     def step(at: Emission, a: ir.Value, b: ir.Value, acc: ir.Value) -> ir.Value:
         builder, count = at.builder, lanes_of(acc)
-        lanes = next(each for each in (4, 8, 16) if each >= count)
+        lanes = next((each for each in record.functions if each >= count), 0)
+        if not lanes:
+            raise InvalidProgram(
+                f"{record.name} has no function for {count} lanes: {', '.join(record.functions.values())}",
+                help=f"an `llvm` with {WIDTH}, and its widths in `vector_bits`",
+            )
         parts = vector_type(part, 32 * lanes // width)
-        words = [builder.bitcast(_resized(builder, word, lanes), parts) for word in (a, b)]
+        words = [builder.bitcast(_resized(builder, word, lanes), parts) for word in ((b, a) if vectors[0] else (a, b))]
         wide = _resized(builder, acc, lanes)
-        return _resized(builder, intrinsic(builder, f"{name}.{32 * lanes}", wide.type, [wide, *words]), count)
+        return _resized(builder, intrinsic(builder, record.functions[lanes], wide.type, [wide, *words]), count)
 
     return Product(group, _splat, _as_is, step)
 

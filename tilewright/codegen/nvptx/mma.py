@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from math import prod
 
 from llvmlite import ir
 from xdsl.dialects import scf
@@ -16,7 +15,7 @@ from tilewright.codegen.nvptx.simt import lane_id
 from tilewright.codegen.values import F32, F64, bits_of
 from tilewright.errors import InvalidProgram
 from tilewright.intrinsics.elements import bits
-from tilewright.intrinsics.intrinsic import Fragment, Intrinsic
+from tilewright.intrinsics.intrinsic import Fragment, Intrinsic, Operand
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import simt
 from tilewright.kernel.records import dtypes_of, is_opaque, record_of
@@ -144,8 +143,8 @@ def _sync(at: Emission, op: simt.MmaOp, record: Intrinsic, words: list[list[ir.V
 
 def _wmma(at: Emission, op: simt.MmaOp, record: Intrinsic, words: list[list[ir.Value]]) -> list[ir.Value]:
     """``wmma.mma``; the orders of A and B are those in which their fragments were loaded."""
-    for letter, found in zip("abc", words, strict=True):
-        wanted = _wmma_registers(record, letter)
+    for letter, operand, found in zip("abc", record.operands, words, strict=True):
+        wanted = _registers_of(operand)
         if len(found) != wanted:
             raise InvalidProgram(f"{record.name}: {len(found)} registers of {letter}, the fragment has {wanted}")
     order = f"{_order(op.a, 'row')}.{_order(op.b, 'col')}"
@@ -191,13 +190,9 @@ def unpacked(at: Emission, dtype: str, found: Sequence[ir.Value]) -> list[ir.Val
 _MEMORY = {"i8": "s8", "i32": "s32"}  # how LLVM names types of fragments in memory; others as records do
 
 
-def _wmma_registers(record: Intrinsic, letter: str) -> int:
-    """Registers of a lane's fragment; those of f16 factors hold every element twice."""
-    operand = record.operands["abc".index(letter)]
-    if letter != "c" and operand.dtype == "f16":
-        return 8
-    width = bits(operand.dtype)
-    return prod(record.shape(operand)) * width // (32 * max(32, width))
+def _registers_of(operand: Operand) -> int:
+    """LLVM's registers of a lane's fragment."""
+    return operand.registers * 32 // max(32, bits(operand.dtype))
 
 
 def _fragment_record(at: Emission, op: simt.LoadFragmentOp | simt.StoreFragmentOp) -> Intrinsic:
@@ -222,9 +217,10 @@ def load_fragment(at: Emission, op: simt.LoadFragmentOp) -> None:
     record, letter = _fragment_record(at, op), op.operand.data
     place = at.places[op.view]
     address = at.address(place, at.scalar(op.offset))
-    count = _wmma_registers(record, letter)
+    operand = record.operands["abc".index(letter)]
+    count = _registers_of(operand)
     name = _moves(record, letter, op.columns is not None, place.space)
-    register = _REGISTERS[record.operands["abc".index(letter)].dtype]
+    register = _REGISTERS[operand.dtype]
     result = register if count == 1 else ir.LiteralStructType([register] * count)
     found = at.call(name, result, [address, resized(at.builder, at.scalar(op.stride), I32)], convergent=True)
     words = [found] if count == 1 else [at.builder.extract_value(found, number) for number in range(count)]
@@ -245,7 +241,7 @@ def store_fragment(at: Emission, op: simt.StoreFragmentOp) -> None:
     place = at.places[op.view]
     address = at.address(place, at.scalar(op.offset))
     found = registers(at, record.destination.dtype, at.elements(op.value))
-    if len(found) != _wmma_registers(record, "c"):
+    if len(found) != _registers_of(record.destination):
         raise InvalidProgram(f"kernel {at.name}: {len(found)} registers of a result of {record.name}")
     stride = resized(at.builder, at.scalar(op.stride), I32)
     name = _moves(record, "d", op.columns is not None, place.space)

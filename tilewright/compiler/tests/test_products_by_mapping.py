@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import tilewright
 from tests.random_graphs import graphs, random_inputs
+from tilewright.codegen.cpu.pipeline import assembly
 from tilewright.compiler.compile import build, compile_graph
 from tilewright.compiler.plan import make_plan
 from tilewright.compiler.planning import Plan
@@ -24,9 +25,11 @@ from tilewright.expr.core import Axis, Compute, Expr, Read, Tensor
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import catalogue, conv, elementwise, linalg
 from tilewright.expr.rewrite import transform
+from tilewright.expr.text import parse_graph
 from tilewright.instruction.products import product_factors
 from tilewright.intrinsics.composite import outer
 from tilewright.intrinsics.registry import Registry, standard
+from tilewright.kernel.text import parse_module
 from tilewright.machine.registry import resolve_cpu
 from tilewright.options import Options
 from tilewright.tiles.product import product_of
@@ -144,6 +147,19 @@ def test_constant_filters_are_the_vector_whichever_order_a_record_names_the_type
     graph = replace(graph, inputs=graph.inputs[:1], constants={"filters": np.ones((19, 7, 3, 3), np.int8)})
     (decision,) = instructions(make_plan(graph, resolve_cpu(machine), 1))
     assert decision.chosen.startswith(f"(pq|f|crs) on {family}_")
+
+
+@pytest.mark.parametrize(("a", "b", "instruction"), [("i8", "i8", "sdot"), ("u8", "u8", "udot"), ("u8", "i8", "usdot")])
+def test_products_of_bytes_on_arm_are_dot_products(a: str, b: str, instruction: str) -> None:
+    machine = resolve_cpu("aarch64")
+    machine = replace(machine, features=machine.features | {"dotprod", "i8mm"})
+    graph = parse_graph(f"""
+        input X: {a}[7, 30]
+        input W: {b}[30, 19]
+        Y: i32[i:7, j:19] += i32(X[i, k]) * i32(W[k, j]) over k:30
+        output Y""")
+    program = build(graph, machine, 1, Options(cache=False)).program
+    assert re.search(rf"\b{instruction}\b", assembly(parse_module(program)))
 
 
 # Records added ---------------------------------------------------------------------------------------------------

@@ -11,16 +11,15 @@ ARM, MALI = "arm", "mali"
 _WRAPS = Numerics(order="fixed")
 
 
-def dot(name: str, a: str, b: str, c: str, feature: str, *, full: bool = False, llvm: str = "",
-        aliases: tuple[str, ...] = ()) -> Intrinsic:  # fmt: skip
+def dot(name: str, a: str, b: str, feature: str, *, full: bool = False, aliases: tuple[str, ...] = ()) -> Intrinsic:
     """``Dst[i] += Src1[i, r] * Src2[r]``, Src2 a group of 4 bytes of a vector; `full`: ``Src2[i, r]``."""
     loops: tuple[str, ...] = ("i", "r") if full else ("r",)
     return vector(
-        f"{name}{'_full' if full else ''}_4x4_{types_of(a, b, c)}",
+        f"{name}{'_full' if full else ''}_4x4_{types_of(a, b, 'i32')}",
         ARM,
         FULL_DOT if full else "Dst[i] += Src1[i, r] * Src2[r]",
         {"i": 4, "r": 4},
-        ((a, ("i", "r"), "4 * i + r"), (b, loops, "4 * i + r" if full else "r"), (c, ("i",), "i")),
+        ((a, ("i", "r"), "4 * i + r"), (b, loops, "4 * i + r" if full else "r"), ("i32", ("i",), "i")),
         cost=Cost(0.5, 3.0),
         source="Arm Architecture Reference Manual, SDOT/UDOT/USDOT (vector) and (by element)",
         numerics=_WRAPS,
@@ -32,7 +31,8 @@ def dot(name: str, a: str, b: str, c: str, feature: str, *, full: bool = False, 
             Movement("ldc", "Dst", "reg", "mem", "addr_c + i"),
             Movement("stc", "Dst", "mem", "reg", "addr_c + i"),
         ),
-        llvm=llvm,
+        llvm=f"llvm.aarch64.neon.{name}.v4i32.v16i8",
+        emitter="words",
         aliases=aliases,
     )  # fmt: skip
 
@@ -64,21 +64,19 @@ def arm_dot(length: int) -> Intrinsic:
     )
 
 
-_NEON = "llvm.aarch64.neon"
-_SDOT = dot("sdot", "i8", "i8", "i32", "dotprod", llvm=f"{_NEON}.sdot.v4i32.v16i8",
-            aliases=("sdot", "sdot_4x4_s8s8_s32"))  # fmt: skip
 _FMA = tuple(
     multiply_add(128 // bits, c, c, c, family="fmla", target=ARM, features=("neon",), fused=True)
     for bits, c in ((32, "f32"), (64, "f64"))
 )
+_TYPES = (("sdot", "i8", "i8", "dotprod"), ("udot", "u8", "u8", "dotprod"), ("usdot", "u8", "i8", "i8mm"))
+_DOTS = tuple(
+    dot(name, a, b, feature, aliases=(name, "sdot_4x4_s8s8_s32") if name == "sdot" else (name,))
+    for name, a, b, feature in _TYPES
+)
 INTRINSICS = (
-    *(kernel for record in (*_FMA, _SDOT) for kernel in family(record, 32)),
+    *(kernel for record in (*_FMA, *_DOTS) for kernel in family(record, 32)),
     *_FMA,
-    _SDOT,
-    dot("udot", "u8", "u8", "i32", "dotprod", llvm=f"{_NEON}.udot.v4i32.v16i8", aliases=("udot",)),
-    dot("usdot", "u8", "i8", "i32", "i8mm", llvm=f"{_NEON}.usdot.v4i32.v16i8", aliases=("usdot",)),
-    *(dot(name, a, b, "i32", feature, full=True, llvm=f"{_NEON}.{name}.v4i32.v16i8")
-      for name, a, b, feature in (("sdot", "i8", "i8", "dotprod"), ("udot", "u8", "u8", "dotprod"),
-                                  ("usdot", "u8", "i8", "i8mm"))),
+    *_DOTS,
+    *(dot(*each, full=True) for each in _TYPES),
     *(arm_dot(length) for length in (4, 8, 16)),
-)  # fmt: skip
+)

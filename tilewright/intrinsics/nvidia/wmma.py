@@ -39,20 +39,21 @@ def wmma(
     dtypes: tuple[str, str, str],
     feature: str,
     cycles: float,
-    registers: int,
     llvm: str = "",
     *,
     compute: str = MATRIX,
     suffix: str = "",
     aliases: tuple[str, ...] = (),
 ) -> Intrinsic:
-    """A record of this family; `registers` of a lane hold the three fragments."""
+    """A record of this family; sources of f16 are held twice."""
     m, n, k = shape
+    a, b, c = (max(1, points * bits(t) // 1024) for points, t in zip((m * k, k * n, m * n), dtypes, strict=True))
+    registers = (8, 8, c) if dtypes[0] == "f16" else (a, b, c)
     return matrix(
         f"wmma_{m}x{n}x{k}_{types_of(*dtypes)}{suffix}", CUDA, shape, dtypes, ("opaque",) * 3, group="warp32",
         features=(feature,), cost=Cost(cycles, 2 * cycles, 4), source=SOURCE, memory=_memory(dtypes),
-        limits=Limits(registers=registers), llvm=f"llvm.nvvm.wmma.m{m}n{n}k{k}.mma.{llvm}" if llvm else "",
-        compute=compute, aliases=aliases,
+        registers=registers, limits=Limits(registers=sum(registers)),
+        llvm=f"llvm.nvvm.wmma.m{m}n{n}k{k}.mma.{llvm}" if llvm else "", compute=compute, aliases=aliases,
     )  # fmt: skip
 
 
@@ -60,18 +61,18 @@ _SHAPES = ((16, 16, 16), (32, 8, 16), (8, 32, 16))
 _XOR = "Dst[i1, i2] += Src1[i1, r1] ^ Src2[r1, i2]"
 # Cycles at full rate: V100 for f16, the first device with the feature for others.
 INTRINSICS = (
-    *(wmma(shape, ("f16", "f16", c), "sm_70", 32.0, 16 + (8 if c == "f32" else 4), f"row.col.{c}.{c}",
+    *(wmma(shape, ("f16", "f16", c), "sm_70", 32.0, f"row.col.{c}.{c}",
            aliases=(f"NV_WMMA_{c.upper()}_16x16x16_F16",) if shape == _SHAPES[0] else ())
       for shape in _SHAPES for c in ("f32", "f16")),
-    *(wmma(shape, ("bf16", "bf16", "f32"), "sm_80", 16.0, 16, "row.col.bf16",
+    *(wmma(shape, ("bf16", "bf16", "f32"), "sm_80", 16.0, "row.col.bf16",
            aliases=("NV_WMMA_F32_16x16x16_BF16",) if shape == _SHAPES[0] else ())
       for shape in _SHAPES),
-    *(wmma(shape, (t, t, "i32"), "sm_72", 16.0, 12, f"row.col.{'s8' if t == 'i8' else t}")
+    *(wmma(shape, (t, t, "i32"), "sm_72", 16.0, f"row.col.{'s8' if t == 'i8' else t}")
       for shape in _SHAPES for t in ("i8", "u8")),
-    wmma((16, 16, 8), ("tf32", "tf32", "f32"), "sm_80", 16.0, 16, "row.col.tf32",
+    wmma((16, 16, 8), ("tf32", "tf32", "f32"), "sm_80", 16.0, "row.col.tf32",
          aliases=("NV_WMMA_F32_16x16x8_TF32",)),
-    wmma((8, 8, 4), ("f64", "f64", "f64"), "sm_80", 16.0, 8, "row.col.f64"),
-    *(wmma((8, 8, 32), (t, t, "i32"), "sm_75", 4.0, 4, f"row.col.{'s4' if t == 'i4' else t}") for t in ("i4", "u4")),
-    wmma((8, 8, 128), ("b1", "b1", "i32"), "sm_75", 4.0, 4, "xor.popc.row.col.b1", compute=_XOR),
-    wmma((8, 8, 128), ("b1", "b1", "i32"), "sm_80", 4.0, 4, "and.popc.row.col.b1", suffix="_and"),
+    wmma((8, 8, 4), ("f64", "f64", "f64"), "sm_80", 16.0, "row.col.f64"),
+    *(wmma((8, 8, 32), (t, t, "i32"), "sm_75", 4.0, f"row.col.{'s4' if t == 'i4' else t}") for t in ("i4", "u4")),
+    wmma((8, 8, 128), ("b1", "b1", "i32"), "sm_75", 4.0, "xor.popc.row.col.b1", compute=_XOR),
+    wmma((8, 8, 128), ("b1", "b1", "i32"), "sm_80", 4.0, "and.popc.row.col.b1", suffix="_and"),
 )  # fmt: skip

@@ -51,6 +51,7 @@ def dot(
             Movement("stc", "Dst", "mem", "reg", "addr_c + i"),
         ),
         llvm=llvm,
+        vector_bits=(128, 256, 512) if llvm else (),
         emitter=emitter,
         aliases=aliases,
     )
@@ -69,15 +70,14 @@ def _named(lanes: int, full: bool, name: str) -> tuple[str, ...]:
 
 
 def _dots(lanes: int, full: bool) -> tuple[Intrinsic, ...]:
-    bits = 32 * lanes
     return (
         dot("vdpbf16ps", lanes, 2, _BF16, _BF16_FEATURES[lanes], _BF16_PAIRS, _PAIRS_SOURCE, full=full,
-            llvm=f"llvm.x86.avx512bf16.dpbf16ps.{bits}", emitter="words", aliases=_named(lanes, full, "vdpbf16ps")),
+            llvm="llvm.x86.avx512bf16.dpbf16ps.{bits}", emitter="words", aliases=_named(lanes, full, "vdpbf16ps")),
         dot("vpdpbusd", lanes, 4, _U8S8, _EVEX[lanes], _VNNI, _QUADS_SOURCE, full=full,
-            llvm=f"llvm.x86.avx512.vpdpbusd.{bits}", emitter="words", aliases=_named(lanes, full, "vpdpbusd")),
+            llvm="llvm.x86.avx512.vpdpbusd.{bits}", emitter="words", aliases=_named(lanes, full, "vpdpbusd")),
         dot("vpdpbusds", lanes, 4, _U8S8, _EVEX[lanes], replace(_VNNI, saturate=True),
             "Intel SDM vol. 2, VPDPBUSDS: exact products, the sum saturates in 32 bits", full=full,
-            llvm=f"llvm.x86.avx512.vpdpbusds.{bits}", aliases=_named(lanes, full, "vpdpbusds")),
+            llvm="llvm.x86.avx512.vpdpbusds.{bits}", aliases=_named(lanes, full, "vpdpbusds")),
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from tilewright.compiler.tests.test_compile_functions import check_function, fun
 from tilewright.expr.dtypes import numpy_dtype
 from tilewright.expr.graph import Graph
 from tilewright.expr.ops import catalogue
+from tilewright.expr.text import parse_graph
 from tilewright.kernel.interpreter import run_main
 from tilewright.kernel.text import parse_module
 from tilewright.machine.registry import resolve_cpu
@@ -54,8 +55,10 @@ GRAPHS = {
 }
 
 
-def run_graph(graph: Graph, arrays: list[Array], folder: Path) -> list[Array]:
-    artifact = build(graph, resolve_cpu("aarch64"), 1, replace(Options(), cache=False))
+def run_graph(graph: Graph, arrays: list[Array], folder: Path, features: tuple[str, ...] = ()) -> list[Array]:
+    machine = resolve_cpu("aarch64")
+    machine = replace(machine, features=machine.features | set(features))
+    artifact = build(graph, machine, 1, replace(Options(), cache=False))
     made = generate(parse_module(artifact.program))
     shapes = [np.zeros(spec.shape, numpy_dtype(spec.dtype)) for spec in artifact.manifest.outputs]
     return run_aarch64(made, arrays, shapes, folder, artifact.constants.tobytes())
@@ -76,3 +79,17 @@ def test_functions(dtype: str, tmp_path: Path) -> None:
     graph, names, arrays = function_graph(dtype)
     for name, result in zip(names, run_graph(graph, arrays, tmp_path), strict=True):
         check_function(name, dtype, *arrays, result)
+
+
+@pytest.mark.parametrize(("a", "b"), [("i8", "i8"), ("u8", "u8"), ("u8", "i8")])
+def test_dot_products_of_bytes(a: str, b: str, tmp_path: Path) -> None:
+    graph = parse_graph(f"""
+        input X: {a}[7, 30]
+        input W: {b}[30, 19]
+        Y: i32[i:7, j:19] += i32(X[i, k]) * i32(W[k, j]) over k:30
+        output Y""")
+    inputs = random_inputs(graph)
+    arrays = [inputs[tensor.name] for tensor in graph.inputs]
+    (found,) = run_graph(graph, arrays, tmp_path, ("dotprod", "i8mm"))
+    x, w = (array.astype(np.int32) for array in arrays)
+    np.testing.assert_array_equal(found, x @ w)
