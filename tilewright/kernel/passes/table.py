@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from typing import Any
@@ -22,7 +22,16 @@ from tilewright.kernel.passes.gpu.allocate_shared import AllocateSharedPass
 from tilewright.kernel.passes.gpu.assign_layouts import AssignLayoutsPass
 from tilewright.kernel.passes.gpu.barriers import BarriersPass
 from tilewright.kernel.passes.gpu.distribute import DistributePass
-from tilewright.kernel.passes.gpu.forms import check_form
+from tilewright.kernel.passes.gpu.forms import (
+    DISTRIBUTED,
+    LAYOUTS,
+    TILE,
+    Phase,
+    check_form,
+    not_distributed,
+    odd_extents,
+    without_layout,
+)
 from tilewright.kernel.passes.gpu.hoist_accumulators import HoistAccumulatorsPass
 from tilewright.kernel.passes.gpu.pad_tiles import PadTilesPass
 from tilewright.kernel.passes.gpu.pipeline_loads import PipelineLoadsPass
@@ -43,9 +52,8 @@ from tilewright.kernel.passes.hopper.warp_products import WarpProductsPass
 from tilewright.kernel.passes.hopper.warp_specialize import WarpSpecializePass
 from tilewright.kernel.text import print_module
 
-PIPELINES: dict[str, tuple[ModulePass, ...]] = {
-    "cpu": CPU,
-    "gpu": (
+PHASES = (
+    Phase(TILE, "every extent of a tile is a power of two", odd_extents, (
         PadTilesPass(),  # required
         CanonicalisePass(),
         HoistAccumulatorsPass(),
@@ -58,10 +66,14 @@ PIPELINES: dict[str, tuple[ModulePass, ...]] = {
         PipelineTensorCopiesPass(),
         PipelineWgmmaPass(),
         WarpProductsPass(),  # required
+    )),
+    Phase(LAYOUTS, "every tile has a layout", without_layout, (
         AssignLayoutsPass(),  # required
         RemoveConversionsPass(),
         PipelineLoadsPass(),
         PipelineRegistersPass(),  # what cannot be copied asynchronously
+    )),
+    Phase(DISTRIBUTED, "every operation is that of one thread", not_distributed, (
         DistributePass(),  # required
         WarpSpecializePass(),
         RangesPass(),
@@ -74,9 +86,14 @@ PIPELINES: dict[str, tuple[ModulePass, ...]] = {
         DcePass(),
         AllocateSharedPass(),
         BarriersPass(),  # last: places of block memory decide what must be ordered
-    ),
+    )),
+)  # fmt: skip
+"""The passes of GPUs. Those that are not required are optimisations: switching one off needs no other one off."""
+
+PIPELINES: dict[str, tuple[ModulePass, ...]] = {
+    "cpu": CPU,
+    "gpu": tuple(each for phase in PHASES for each in phase.passes),
 }
-"""Those that are not required are optimisations: switching one off needs no other to be switched off."""
 
 REQUIRED = frozenset(
     each.name for each in (PadTilesPass, WarpProductsPass, AssignLayoutsPass, DistributePass, Tf32x3Pass)
@@ -91,6 +108,22 @@ RENAMED = {
 """Passes by the names that they had before, for messages."""
 
 _OFF = {"splits": 1, "group": 1, "stages": 1, "cluster": 1}  # settings with which a pass does nothing
+
+_MAKERS = tuple(phase.maker for phase in PHASES)
+_AGAIN = frozenset({AssignLayoutsPass.name})  # works on what it has made too
+
+
+def _works_on() -> Iterator[tuple[str, tuple[int, int]]]:
+    common = {each.name for each in CPU}
+    for phase in PHASES:
+        for each in phase.passes:
+            first = max(TILE, phase.form - 1) if each.name == phase.maker else phase.form
+            if each.name not in common:
+                yield each.name, (first, phase.form if each.name in _AGAIN else first)
+
+
+WORKS_ON = dict(_works_on())
+"""First and last form of the kernels that a pass works on; other passes work on all."""
 
 PASSES: dict[str, ModulePass] = {each.name: each for pipeline in PIPELINES.values() for each in pipeline}
 OPTIMISATIONS = tuple(name for name in PASSES if name not in REQUIRED)
@@ -112,6 +145,13 @@ def pipeline(
     """
     if target not in PIPELINES:
         raise InvalidArgument(f"no pipeline for target {target!r}", help=f"one of {', '.join(PIPELINES)}")
+    return _configured(PIPELINES[target], disable, options, lanes)
+
+
+def _configured(
+    passes: Sequence[ModulePass], disable: Sequence[str], options: Mapping[str, Mapping[str, Any]] | None, lanes: int
+) -> tuple[ModulePass, ...]:
+    """These passes without those named in `disable`, with other settings and so many lanes in a warp."""
     for name in (*disable, *(options or ())):
         _named(name)
     for name in disable:
@@ -120,7 +160,7 @@ def pipeline(
     warps = {each.name: {"lanes": lanes} for each in (AssignLayoutsPass(), DistributePass())}
     return tuple(
         _with(each, {**warps.get(each.name, {}), **(options or {}).get(each.name, {})})
-        for each in PIPELINES[target]
+        for each in passes
         if each.name not in disable
     )
 
@@ -133,8 +173,15 @@ def run_pipeline(
     lanes: int = 32,
     options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
-    """Optimise a program in place: every pass of `pipeline`, one after the other."""
-    run_passes(module, pipeline(target, disable, options, lanes), verify_each)
+    """Optimise a program in place: every pass of `pipeline`, one after the other.
+
+    With `verify_each`, a pass after which the program or the invariant of the phase does not hold is an AssertionError.
+    """
+    if target != "gpu":
+        run_passes(module, pipeline(target, disable, options, lanes), verify_each)
+        return
+    for phase in PHASES:
+        run_passes(module, _configured(phase.passes, disable, options, lanes), verify_each, phase.check)
 
 
 def run_pass(module: ModuleOp, name: str, verify_each: bool = True) -> None:
@@ -144,7 +191,8 @@ def run_pass(module: ModuleOp, name: str, verify_each: bool = True) -> None:
     are given and nothing changes. Of a pipeline, passes that find nothing to do are a part.
     """
     each = _named(name)
-    check_form(module, each.name)
+    if each.name in WORKS_ON:
+        check_form(module, each.name, *WORKS_ON[each.name], _MAKERS)
     before = print_module(module) if _asks(each) else None
     run_passes(module, [each], verify_each)
     if before is not None and before == print_module(module):

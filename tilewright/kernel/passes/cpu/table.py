@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -26,8 +26,16 @@ CPU: tuple[ModulePass, ...] = (
 )
 
 
-def run_passes(module: ModuleOp, passes: Iterable[ModulePass], verify_each: bool = False) -> None:
-    """Run passes in place, one after the other."""
+def run_passes(
+    module: ModuleOp,
+    passes: Iterable[ModulePass],
+    verify_each: bool = False,
+    invariant: Callable[[ModuleOp], None] | None = None,
+) -> None:
+    """Run passes in place, one after the other.
+
+    With `verify_each`, the program must be valid after each; `invariant` raises InvalidProgram for what it is not.
+    """
     if not verify_each:
         for each in passes:
             each.apply(Context(), module)
@@ -39,5 +47,7 @@ def run_passes(module: ModuleOp, passes: Iterable[ModulePass], verify_each: bool
         each.apply(Context(), module)
         try:
             verify(module, checked=checked)
+            if invariant is not None:
+                invariant(module)
         except InvalidProgram as error:
             raise AssertionError(f"bug in pass {each.name}: {error}") from error

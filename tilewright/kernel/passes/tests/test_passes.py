@@ -13,8 +13,8 @@ from xdsl.dialects.builtin import ModuleOp
 from tests.random_kernels import RandomKernel, random_kernel
 from tilewright.errors import InvalidArgument
 from tilewright.kernel.interpreter import run_main
-from tilewright.kernel.passes.gpu.forms import TILE, WORKS_ON
-from tilewright.kernel.passes.table import OPTIMISATIONS, PASSES, PIPELINES, REQUIRED, run_pass, run_pipeline
+from tilewright.kernel.passes.gpu.forms import TILE
+from tilewright.kernel.passes.table import OPTIMISATIONS, PASSES, PIPELINES, REQUIRED, WORKS_ON, run_pass, run_pipeline
 from tilewright.kernel.text import parse_module, print_module
 
 

@@ -11,8 +11,8 @@ from xdsl.dialects.builtin import ModuleOp
 from tilewright.codegen.gpu.target import GpuTarget, described
 from tilewright.errors import InvalidProgram
 from tilewright.kernel.passes.gpu.distribution.tests import programs
-from tilewright.kernel.passes.gpu.forms import LAYOUTS, TILE, WORKS_ON
-from tilewright.kernel.passes.table import PIPELINES, pipeline, run_pass
+from tilewright.kernel.passes.gpu.forms import LAYOUTS, TILE
+from tilewright.kernel.passes.table import PIPELINES, WORKS_ON, pipeline, run_pass
 from tilewright.kernel.target import ATTRIBUTE
 from tilewright.kernel.text import parse_module, print_module
 from tilewright.kernel.verify import verify
