@@ -71,7 +71,7 @@ def test_a_transposition_has_no_bank_conflicts_and_writes_whole_sectors() -> Non
 
 @pytest.mark.parametrize(("element", "dtype"), [("f32", np.float32), ("i32", np.int32)])
 def test_lanes_of_a_warp_exchange_what_they_hold(element: str, dtype: type) -> None:
-    """One warp turns a tile: by shuffles, nothing lies in block memory."""
+    """One warp turns a tile: by shuffles, nothing lies in shared memory."""
     text = f"""
     builtin.module {{
       tile.func @k(%a: memref<128x{element}>, %c: memref<128x{element}>) grid [1]

@@ -222,7 +222,7 @@ def reason(machine: str, precision: str, **given: Any) -> str:
 def test_decisions_say_what_becomes_of_f32() -> None:
     assert "; f32 is rounded to tf32" in reason("sm_80", "tf32")
     assert "; f32 is cut to tf32" in reason("sm_80", "tf32", disable=("round-to-tf32",))
-    assert "; f32 is cut to tf32, since operands in block memory pass no registers" in reason("sm_90a", "tf32")
+    assert "; f32 is cut to tf32, since operands in shared memory pass no registers" in reason("sm_90a", "tf32")
     three = reason("sm_90a", "tf32x3")
     assert f"with {MMA} as tf32x3" in three
     assert "; f32 is the sum of two tf32, three products for one" in three

@@ -317,7 +317,7 @@ def _refuse(
     stages = FEWEST_STAGES if warpgroup or "cp_async" in machine.features else 1
     bytes_, room = shared_bytes(replace(shape, stages=stages), record, problem), machine.shared_bytes_per_block
     if bytes_ > room:
-        return Refusal("", "block memory", f"{bytes_} bytes with {stages} stages, {room} there are")
+        return Refusal("", "shared memory", f"{bytes_} bytes with {stages} stages, {room} there are")
     if warpgroup and "tensor-copies" in off:
         return Refusal("", "pass tensor-copies", "it is switched off")
     if warpgroup and not machine.features >= UNITS:
@@ -336,7 +336,7 @@ def _refuse(
 class Price:
     """Predicted cycles of a product on a machine, from what a multiprocessor does for its blocks.
 
-    A slice takes as long as its products, as reading and writing it in block memory, or as bringing it from L2,
+    A slice takes as long as its products, as reading and writing it in shared memory, or as bringing it from L2,
     whichever is longest, and no less than latency and way over the slices that are on it. Blocks that are on a
     multiprocessor together hide each other's waiting; the one with the most blocks decides. Accuracy: an order of
     candidates, not a time; what blocks share in L2 is not modelled, nor the power that a device may draw.
@@ -370,7 +370,7 @@ class Price:
         return max(total, least) + OVERLAP_LOSS * min(total, least) + self.adding(each)
 
     def slice_cycles(self, each: Candidate) -> tuple[float, float, float]:
-        """Cycles of one slice: of its products, of block memory, of the way from L2."""
+        """Cycles of one slice: of its products, of shared memory, of the way from L2."""
         shape, machine = each.shape, self.machine
         m, n, k = extents(each.record)
         record_rate = m * n * k / each.record.cost.issue_cycles * each.record.cost.units_per_core

@@ -162,7 +162,7 @@ def block_shape(
         if asked is not None
         else f"of {len(found.candidates)} tiles for {what} the one with the fewest predicted cycles, "
         f"{first.cycles:.0f}: {first.blocks} blocks on {machine.multiprocessors} multiprocessors, "
-        f"{first.shared_bytes} bytes of block memory"
+        f"{first.shared_bytes} bytes of shared memory"
     )
     reason += _reading(first, off)
     if cluster > 1:
@@ -246,7 +246,7 @@ def _reading(chosen: Candidate, off: Collection[str]) -> str:
     if chosen.shape.precision:
         return "; f32 is the sum of two tf32, three products for one"
     if chosen.warpgroup:
-        return "; f32 is cut to tf32, since operands in block memory pass no registers in which to round"
+        return "; f32 is cut to tf32, since operands in shared memory pass no registers in which to round"
     return "; f32 is cut to tf32" if ROUNDING in off else "; f32 is rounded to tf32"
 
 
@@ -310,8 +310,8 @@ def _in_powers(schedule: MmaSchedule) -> MmaSchedule:
 
 
 def _fma_shape(rounded: tuple[int, int], words: int, lanes: int, stages: int, machine: Gpu) -> BlockShape:
-    """The first tile for multiply-adds, of `words` per sum, that registers hold, that leaves half of block memory where
-    it passes through that, and of which every multiprocessor gets one; with as many warps as it has sums for.
+    """The first tile for multiply-adds, of `words` per sum, that registers hold, that leaves half of shared memory
+    where it passes through that, and of which every multiprocessor gets one; with as many warps as it has sums for.
     """
     for tile, box in FMA_TILES:
         held, passing = (prod(box) + FMA_DEPTH * sum(box)) * words, 4 * words * prod(tile)

@@ -56,7 +56,7 @@ class BulkStoreOp(BulkCopy):
 
     @property
     def buffers(self) -> int:
-        """Parts of the tile that have memory of the block at the same time."""
+        """Parts of the tile that have shared memory at the same time."""
         return min(BUFFERS, self.turns.value.data)
 
     @property
@@ -68,7 +68,7 @@ class BulkStoreOp(BulkCopy):
 
 @irdl_op_definition
 class FinishStoresOp(KernelOp):
-    """Wait until the boxes of all stores have left the memory of the block."""
+    """Wait until the boxes of all stores have left shared memory."""
 
     name = "tile.finish_stores"
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())

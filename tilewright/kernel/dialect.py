@@ -44,12 +44,6 @@ from xdsl.irdl import (
 from xdsl.traits import MemoryAllocEffect, MemoryReadEffect, MemoryWriteEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
-from tilewright.kernel.block_memory import AwaitOp as AwaitOp
-from tilewright.kernel.block_memory import BarrierOp as BarrierOp
-from tilewright.kernel.block_memory import CommitOp as CommitOp
-from tilewright.kernel.block_memory import StageOp as StageOp
-from tilewright.kernel.block_memory import StagingOp as StagingOp
-from tilewright.kernel.block_memory import UnstageOp as UnstageOp
 from tilewright.kernel.host_loops import FirstOp as FirstOp
 from tilewright.kernel.host_loops import LoopOp as LoopOp
 from tilewright.kernel.host_loops import SliceOp as SliceOp
@@ -63,6 +57,12 @@ from tilewright.kernel.programs import ProgramIdOp as ProgramIdOp
 from tilewright.kernel.programs import ReturnOp as ReturnOp
 from tilewright.kernel.registers import EmptyRegistersOp as EmptyRegistersOp
 from tilewright.kernel.scans import ScanOp as ScanOp
+from tilewright.kernel.shared_memory import AwaitOp as AwaitOp
+from tilewright.kernel.shared_memory import BarrierOp as BarrierOp
+from tilewright.kernel.shared_memory import CommitOp as CommitOp
+from tilewright.kernel.shared_memory import StageOp as StageOp
+from tilewright.kernel.shared_memory import StagingOp as StagingOp
+from tilewright.kernel.shared_memory import UnstageOp as UnstageOp
 from tilewright.kernel.tile_types import I1 as I1
 from tilewright.kernel.tile_types import INDEX as INDEX
 from tilewright.kernel.tile_types import element as element

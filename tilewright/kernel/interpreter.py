@@ -315,7 +315,7 @@ def _run_unstage(program: _Program, op: UnstageOp) -> None:
 
 
 def _staged(program: _Program, op: StageOp | UnstageOp, extents: tuple[int, ...]) -> Array:
-    """Where in block memory the elements of a tile lie."""
+    """Where in shared memory the elements of a tile lie."""
     count = np.arange(int(np.prod(extents)))
     if op.memory.data:
         layout = parse(op.memory.data)

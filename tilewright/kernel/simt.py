@@ -51,7 +51,7 @@ THREE_PRODUCTS = "tf32x3"  # the precision of a product of fragments that is to 
 
 
 def is_shared(view: SSAValue | Attribute) -> bool:
-    """Whether a view is of the memory of a block."""
+    """Whether a view is of shared memory."""
     type_ = view.type if isinstance(view, SSAValue) else view
     return isinstance(type_, MemRefType) and type_.memory_space == SHARED
 
@@ -155,12 +155,12 @@ class ShuffleOp(KernelOp):
         verify_word(self.kind, SHUFFLES)
 
 
-# Memory of a block ----------------------------------------------------------------------------------------------------
+# Shared memory ----------------------------------------------------------------------------------------------------
 
 
 @irdl_op_definition
 class SharedOp(KernelOp):
-    """Memory of the block, undefined at first; `offset` is its place in bytes, once that is decided."""
+    """Shared memory, undefined at first; `offset` is its place in bytes, once that is decided."""
 
     name = "simt.shared"
     align = prop_def(NUMBER)

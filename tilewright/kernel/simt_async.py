@@ -1,6 +1,6 @@
 """The distributed form: barriers in memory that count arrivals and bytes, copies of boxes that they wait for.
 
-An mbarrier is an element of 8 bytes of the memory of a block. A phase is complete once as many threads have arrived as
+An mbarrier is an element of 8 bytes of shared memory. A phase is complete once as many threads have arrived as
 it was initialised with and all bytes that were announced are there; then the next phase begins. Whoever has waited for
 a phase sees what the arriving threads wrote before, and the copies that it counted. A box of a tensor is moved by the
 copy engine for one thread; elements outside of the tensor are zeros when loaded and left out when stored.

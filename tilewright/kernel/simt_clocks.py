@@ -64,7 +64,7 @@ class Clocks(Seen):
         super().__init__(warps, units)
         self.warps, self.now = warps, 1
         self.own = np.array_split(np.arange(warps), blocks)
-        self.used = np.zeros((blocks, warps), np.int64)  # when warps of other blocks last used the memory of a block
+        self.used = np.zeros((blocks, warps), np.int64)  # when warps of other blocks last used shared memory
         self.gone = np.zeros(blocks, np.bool_)
         self.known = np.zeros((warps + ENGINES, warps + ENGINES), np.int64)
         self.busy = np.zeros(units, np.int32)  # operations under way that read

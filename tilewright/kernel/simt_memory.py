@@ -23,7 +23,7 @@ from tilewright.kernel.simt import AsyncCopyOp, SharedOp, element_bytes
 from tilewright.kernel.simt_clocks import Clocks, Seen
 from tilewright.kernel.views import READ, UPDATE, WRITE, Touches, View, first, line
 
-_BLOCK_ALIGN = 1024  # of the memory of a block among those of a program: no swizzle reaches further
+_BLOCK_ALIGN = 1024  # of shared memory among those of a program: no swizzle reaches further
 
 Step = tuple[Operation, type[Operation], tuple[SSAValue, ...], tuple[SSAValue, ...]]
 """An operation of a block: its kind, operands and results."""
@@ -334,7 +334,7 @@ class BlockMemory:
         return address // self.stride if self.kernel.blocks > 1 else 0
 
     def use(self, op: Operation, rank: int, thread: int) -> None:
-        """A thread does something to the memory of a block of its program, which must be there then."""
+        """A thread does something to shared memory of its program, which must be there then."""
         if not 0 <= rank < self.kernel.blocks:
             self.fail(op, f"block {rank} of a program of {self.kernel.blocks}", thread)
         assert self.clocks is not None

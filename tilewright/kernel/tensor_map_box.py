@@ -1,4 +1,4 @@
-"""Boxes of tensors in global memory, which copies move to and from the memory of a block."""
+"""Boxes of tensors in global memory, which copies move to and from shared memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 class TensorMapBox:
     """A tensor of `extents` with `strides` in elements, the last 1, and the sides of a box of it; outermost first.
 
-    In the memory of a block the box lies row-major. With `swizzle` its rows have so many bytes at most, and groups of
+    In shared memory the box lies row-major. With `swizzle` its rows have so many bytes at most, and groups of
     16 bytes change places: bits 4 and up of an address are XORed with bits 7 and up.
     """
 
@@ -43,7 +43,7 @@ class TensorMapBox:
 
 
 def swizzled(addresses: Array, span: int) -> Array:
-    """Where in the memory of a block lies what would lie at these bytes without a swizzle of `span` bytes."""
+    """Where in shared memory lies what would lie at these bytes without a swizzle of `span` bytes."""
     mask = span // 16 - 1 if span else 0
     return np.asarray(addresses ^ (((addresses >> 7) & mask) << 4))
 
@@ -71,7 +71,7 @@ class BulkCopy(KernelOp):
         return TensorMapBox(extents, strides, sides, self.swizzle.value.data)
 
     def verify_form(self, tensor: SSAValue, memory: SSAValue) -> None:
-        """Check what holds for every copy between a tensor and the memory of a block."""
+        """Check what holds for every copy between a tensor and shared memory."""
         rank, form = len(self.coordinates), self.form
         if not len(form.extents) == len(form.strides) == len(form.sides) == rank > 0:
             fact = f"extents {form.extents}, strides {form.strides}, box {form.sides}"

@@ -65,7 +65,7 @@ def _limits(func: tile.FuncOp, target: Target) -> dict[str, str]:
 
 
 def _shared_array(module: ir.Module, kernel: str, count: int) -> ir.Value:
-    """The memory of a block: of fixed size, which the code object tells."""
+    """Shared memory: of fixed size, which the code object tells."""
     type_ = ir.ArrayType(I8, count)
     array = ir.GlobalVariable(module, type_, f"{kernel}.shared", addrspace=Emission.spaces[SHARED])
     array.linkage, array.align, array.initializer = "internal", SHARED_ALIGN, ir.Constant(type_, ir.Undefined)

@@ -1,4 +1,4 @@
-"""Threads, waves and the memory of a block: what `kernel.simt` adds, but for atomics and fragments."""
+"""Threads, waves and shared memory: what `kernel.simt` adds, but for atomics and fragments."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def lane_id(at: Emission) -> ir.Value:
 
 
 def barrier(at: Emission, op: simt.BarrierOp) -> None:
-    """What was written before is seen after: of the memory of the block, and of global memory where threads pass on
+    """What was written before is seen after: of shared memory, and of global memory where threads pass on
     values there. Waiting for all of global memory would wait for loads that are on their way to registers.
     """
     _fence(at, "release")

@@ -40,7 +40,7 @@ def emit_body(
     """Emit the body of a kernel whose function is declared; returns its bytes of shared memory.
 
     `aligns` are bytes that arguments are multiples of; the intrinsic `block_id` with the name of an axis gives the
-    number of a block; `shared_array` gives memory of a block of so many bytes.
+    number of a block; `shared_array` gives shared memory of so many bytes.
     """
     _place_arguments(at, function, aligns)
     at.coordinates = coordinates(at, lambda axis: at.call(f"{block_id}.{axis}", I32, []))

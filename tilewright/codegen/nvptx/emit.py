@@ -45,7 +45,7 @@ def emit_kernel(module: ir.Module, target: Target, func: tile.FuncOp, aligns: Se
 
 
 def _shared_array(module: ir.Module, count: int) -> ir.Value:
-    """The memory of a block, as large as its launch says."""
+    """Shared memory, as large as its launch says."""
     found = module.globals.get(SHARED_NAME)
     if found is None:
         found = ir.GlobalVariable(module, ir.ArrayType(I8, 0), SHARED_NAME, addrspace=SPACES[SHARED])

@@ -1,4 +1,4 @@
-"""Threads, warps and the memory of a block: what `kernel.simt` adds, but for atomics and fragments."""
+"""Threads, warps and shared memory: what `kernel.simt` adds, but for atomics and fragments."""
 
 from __future__ import annotations
 

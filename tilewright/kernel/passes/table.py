@@ -85,7 +85,7 @@ PHASES = (
         CsePass(),
         DcePass(),
         AllocateSharedPass(),
-        BarriersPass(),  # last: places of block memory decide what must be ordered
+        BarriersPass(),  # last: places of shared memory decide what must be ordered
     )),
 )  # fmt: skip
 """The passes of GPUs. Those that are not required are optimisations: switching one off needs no other one off."""

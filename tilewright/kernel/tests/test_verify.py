@@ -87,7 +87,7 @@ CASES = [
     ("%r = tile.gather %v[%l : tensor<4x8xi64>] : memref<64xf32> -> tensor<8x4xf32>", "gathers tensor<8x4xf32> with"),
     ("%r = tile.gather %v[%l : tensor<4x8xi64>] mask %t : i1 : memref<64xf32> -> tensor<4x8xf32>", "mask i1 for te"),
     ("tile.prefetch %v[%o] 0 : memref<64xf32>", "prefetches 0 bytes"),
-    # block memory
+    # shared memory
     ('tile.stage %v[%o] to %v[%o] when %t strides [1] align 4 memory "" tensor<4x8xf32> : memref<64xf32>, '
      "memref<64xf32>", "1 strides for tensor<4x8xf32>"),
     ('tile.stage %v[%o] to %v[%o] when %t strides [1] align 4 memory "" tensor<8xf64> : memref<64xf32>, memref<64xf32>',

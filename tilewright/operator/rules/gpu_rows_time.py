@@ -155,7 +155,7 @@ class Model:
         if registers + SLACK_REGISTERS > most:
             refused = ("registers of a thread", f"{registers} and {SLACK_REGISTERS} to spare of {most}")
         elif exchanged > machine.shared_bytes_per_block_default:
-            refused = ("memory of a block", f"{exchanged} of {machine.shared_bytes_per_block_default} bytes")
+            refused = ("shared memory", f"{exchanged} of {machine.shared_bytes_per_block_default} bytes")
         blocks = prod(loop.programs for loop in tile.grid(self.statements))
         limits = [
             machine.max_threads_per_multiprocessor // threads,

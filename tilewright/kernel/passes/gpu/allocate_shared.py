@@ -1,4 +1,4 @@
-"""Places for the memory of a block: buffers that are never in use at the same time lie over each other."""
+"""Places for shared memory: buffers that are never in use at the same time lie over each other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tilewright.kernel.simt import AsyncCopyOp, BarrierOp, SharedOp, StoreMatrix
 
 @dataclass(frozen=True)
 class AllocateSharedPass(ModulePass):
-    """Give every buffer of block memory a place, first fit from the largest on, where that needs fewer bytes.
+    """Give every buffer of shared memory a place, first fit from the largest on, where that needs fewer bytes.
 
     Before:  %s = simt.shared align 16 : memref<4096xf16, "shared">   %t = simt.shared align 16 : memref<2048xf32, …>
     After:   %s = simt.shared align 16 at 0 : …                       %t = simt.shared align 16 at 0 : …

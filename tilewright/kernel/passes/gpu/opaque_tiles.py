@@ -22,7 +22,7 @@ def takes_fragments(op: Operation, stage_c: bool) -> bool:
 
     Products and loops do, stores to where a warp can store fragments, and what treats every element alike: element
     operations on tiles in one layout and on what is the same everywhere, as long as elements stay what they are.
-    `stage_c` has all results pass through block memory.
+    `stage_c` has all results pass through shared memory.
     """
     if isinstance(op, tile.DotOp | scf.ForOp | scf.IfOp | scf.YieldOp):
         return True

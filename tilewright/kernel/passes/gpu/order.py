@@ -134,7 +134,7 @@ def clash(earlier: Stretch, later: Stretch, overlaps: Mapping[SSAValue, frozense
 
 
 def overlapping(kernel: FuncOp) -> dict[SSAValue, frozenset[SSAValue]]:
-    """For every view of block memory that has a place: the views that lie over it, itself among them."""
+    """For every view of shared memory that has a place: the views that lie over it, itself among them."""
     placed = [op for op in operations(kernel.body) if isinstance(op, SharedOp) and op.offset is not None]
 
     def start(op: SharedOp) -> int:

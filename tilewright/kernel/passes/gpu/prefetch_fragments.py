@@ -1,4 +1,4 @@
-"""Fragments read ahead: while products of one step of k run, those of the next step come from block memory."""
+"""Fragments read ahead: while products of one step of k run, those of the next step come from shared memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PrefetchFragmentsPass(ModulePass):
     Before:  for %k { wait  barrier  copy  %a0 = read  %a1 = read  mma %a0  mma %a1 }
     After:   wait  barrier  %f = read
              for %k iter(%a0 = %f) { copy  %a1 = read  mma %a0  mma %a1  wait  barrier  %n = read(%k + 1)  yield %n }
-    Legal in loops of two trips or more whose only wait and barrier come before all reads of block memory, which are in
+    Legal in loops of two trips or more whose only wait and barrier come before all reads of shared memory, which are in
     its first level and at places that only the counter decides, and whose products have two steps or more. The last
     trip, which has no next one, reads its own first step again. Comes after `distribute` and `canonicalise`.
     """

@@ -21,7 +21,7 @@ class RoundToTf32Pass(ModulePass):
     After:   %x = tile.tf32 "nearest" %a   %y = tile.tf32 "nearest" %b   %d = simt.mma "mma_m16n8k8_tf32_f32" %x, %y, %c
     A fragment that several products read is rounded before the first of them; one that was read a trip ahead, in the
     trip that multiplies; one that a loop does not change, before the loop. Legal always. Products of four warps, whose
-    factors lie in block memory, read them as they are. Comes after `prefetch-fragments`, which looks for products
+    factors lie in shared memory, read them as they are. Comes after `prefetch-fragments`, which looks for products
     behind what it reads ahead.
     """
 

@@ -37,7 +37,7 @@ class PipelineTensorCopiesPass(ModulePass):
     After:   %r, %s = tile.circular_buffer 4  produce %r[0]  produce %r[1]  produce %r[2]
              scf.for %k { produce %r[%n + 3] { … %k + 3 steps … }  consumer_wait %r[%n]  …  consumer_release %r[%n] }
     Legal for circular buffers of one slot that one loop fills, at places that only its counter and values from outside
-    decide; what lies beyond the last trip is not filled. Fewer stages where block memory, as far as the results that go
+    decide; what lies beyond the last trip is not filled. Fewer stages where shared memory, as far as results that go
     through it leave it, is too small; with fewer than 2 nothing changes. A kernel's attribute `stages` is asked
     first. Comes after `tensor-copies`.
     """
@@ -58,7 +58,7 @@ class PipelineTensorCopiesPass(ModulePass):
 
 
 def _fitting(circular: circular_buffer.CircularOp, kernel: FuncOp, room: int) -> int:
-    """Slots for which there is room beside the tiles that are stored through block memory, each in its own."""
+    """Slots for which there is room beside the tiles that are stored through shared memory, each in its own."""
     stored = [each for each in operations(kernel.body) if isinstance(each, tile.StoreOp) and not _is_direct(each)]
     results = sum(prod(shape(each.value)) * element_bytes(each.value) for each in stored)
     boxes = [each for each in operations(kernel.body) if isinstance(each, BulkStoreOp)]

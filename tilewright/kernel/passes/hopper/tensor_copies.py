@@ -49,7 +49,7 @@ _FACTORS = {"f32": {"f16", "bf16", "tf32"}, "i32": {"i8", "u8"}}  # of products 
 
 @dataclass(frozen=True)
 class TensorCopiesPass(ModulePass):
-    """Copy the operands of a product in a loop by boxes into a circular buffer of block memory, and multiply there.
+    """Copy the operands of a product in a loop by boxes into a circular buffer of shared memory, and multiply there.
 
     Before:  scf.for %k { %x = tile.load %a[…]  %y = tile.load %b[…]  %d = tile.dot %x, %y, %c }
     After:   %r, %s, %t = tile.circular_buffer 1
@@ -167,7 +167,7 @@ def _product(dot: tile.DotOp, kernel: FuncOp, facts: Facts, written: set[SSAValu
 
 
 def _is_wide(record: Intrinsic) -> bool:
-    """Whether four warps may compute what a record does: told fragments of types that are read from block memory."""
+    """Whether four warps may compute what a record does: told fragments of types that are read from shared memory."""
     *factors, sums = dtypes_of(record)
     if record.group not in ("warp32", "warpgroup128") or is_opaque(record) or record.numerics.saturate:
         return False

@@ -25,7 +25,7 @@ ELEMENT_BYTES = 2  # of what leaves so: wider sums fill sectors of global memory
 
 @dataclass(frozen=True)
 class TensorStoresPass(ModulePass):
-    """Store the result of a product of four warps by boxes, through the memory of the block.
+    """Store the result of a product of four warps by boxes, through shared memory.
 
     Before:  tile.store %r, %c[…]                                          tile.return
     After:   tile.bulk_store %r to %c[%i, %j] extents … box [128, 64] …     tile.finish_stores  tile.return

@@ -1,4 +1,4 @@
-"""Conversions between layouts within a warp: lanes exchange their registers by shuffles, nothing lies in block memory.
+"""Conversions between layouts within a warp: lanes exchange their registers by shuffles, nothing lies in shared memory.
 
 The rounds are those of `layouts.shuffle`. Which register a lane sends in a round, and where it keeps what it gets, may
 depend on the lane: registers are then exchanged in pairs, where one bit of that dependence says so, by selections.
@@ -25,7 +25,7 @@ from tilewright.layouts.opaque import Opaque
 from tilewright.layouts.shuffle import Shuffles, shuffles_of
 
 WORD_COST = 2.0  # of 4 bytes that a thread writes, reads, or gets by a shuffle; a selection of them costs 1
-BARRIER_COST = 16.0  # of the two of a conversion through block memory
+BARRIER_COST = 16.0  # of the two of a conversion through shared memory
 Bits = tuple[tuple[int, int], ...]  # of the thread's number: which bit, and what it contributes
 
 
@@ -75,7 +75,7 @@ class Exchange:
 
 @lru_cache(maxsize=1024)
 def exchange(source: LinearLayout, target: LinearLayout, size: int) -> Exchange | None:
-    """The rounds for elements of `size` bytes; None where a warp has not all, or memory of the block costs less."""
+    """The rounds for elements of `size` bytes; None where a warp has not all, or shared memory costs less."""
     gather = gather_plan(source, target, ("register", "lane"))
     if gather is None:
         return None

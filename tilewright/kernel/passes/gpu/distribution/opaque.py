@@ -91,7 +91,7 @@ class Matrices:
 
 @lru_cache(maxsize=1024)
 def memory_between(source: LinearLayout, target: LinearLayout, bits: int, lies: str) -> Rows | LinearLayout:
-    """Block memory through which a tile passes between threads and fragments, one of which the layouts are.
+    """Shared memory through which a tile passes between threads and fragments, one of which the layouts are.
 
     Rows along what a thread, or else neighbouring ones, hold side by side, as long as the tile, with padding where
     `lies` is not "plain". Fragments whose rows are shorter than their alignment lie behind each other, column of
@@ -117,12 +117,12 @@ def memory_between(source: LinearLayout, target: LinearLayout, bits: int, lies: 
 
 
 def elements_in(memory: Rows | LinearLayout) -> int:
-    """Elements of a tile in block memory, with its padding."""
+    """Elements of a tile in shared memory, with its padding."""
     return memory.elements if isinstance(memory, Rows) else 1 << memory.in_bits
 
 
 def matrices_in(memory: str, extents: tuple[int, int], tile: tuple[int, int]) -> Matrices:
-    """The fragments of a tile that lies in block memory as a text says.
+    """The fragments of a tile that lies in shared memory as a text says.
 
     Raises InvalidProgram for memory in which rows of a fragment are not equally far apart.
     """

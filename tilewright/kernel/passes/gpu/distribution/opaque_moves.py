@@ -85,14 +85,14 @@ def _whole(op: tile.LoadOp | tile.StoreOp, layout: Opaque) -> Matrices:
 def stage_in(
     at: Threads, op: tile.ConvertOp | tile.UnstageOp, buffer: SSAValue, start: SSAValue, memory: str
 ) -> SSAValue:
-    """The fragments of a tile that lies in block memory."""
+    """The fragments of a tile that lies in shared memory."""
     layout, (rows, columns) = _opaque(op.result), shape(op.result)
     found = matrices_in(memory, (rows, columns), layout.tile)
     return load_fragments(at, layout, intrinsic_of(op.result, layout, op), buffer, start, found)
 
 
 def stage_out(at: Threads, op: tile.ConvertOp, value: SSAValue, buffer: SSAValue, memory: str) -> None:
-    """Put the fragments of a tile into block memory."""
+    """Put the fragments of a tile into shared memory."""
     layout, (rows, columns) = _opaque(op.value), shape(op.value)
     found = matrices_in(memory, (rows, columns), layout.tile)
     store_fragments(at, layout, intrinsic_of(op.value, layout, op), value, buffer, at.number(0), found)
@@ -134,7 +134,7 @@ def _plus(at: Threads, value: SSAValue, distance: int) -> SSAValue:
 
 
 def _align(view: SSAValue) -> None:
-    """Let memory of the block begin where fragments may."""
+    """Let shared memory begin where fragments may."""
     owner = view.owner
     if isinstance(owner, simt.SharedOp) and owner.align.value.data < ALIGNMENT_BYTES:
         owner.align = IntegerAttr(ALIGNMENT_BYTES, 64)

@@ -41,5 +41,5 @@ def places(layout: LinearLayout, memory: LinearLayout) -> LinearLayout:
 
 @lru_cache(maxsize=1024)
 def memory_of(text: str, extents: tuple[int, ...]) -> LinearLayout:
-    """The layout of a tile in block memory, from offsets to elements; row-major without a text."""
+    """The layout of a tile in shared memory, from offsets to elements; row-major without a text."""
     return parse(text).to_linear(extents) if text else row_major_memory(extents)

@@ -1,4 +1,4 @@
-"""What one thread of a block does, operation by operation: where its elements lie, memory of the block, conditions."""
+"""What one thread of a block does, operation by operation: where its elements lie, shared memory, conditions."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class Threads:
             step *= extent
         return self.number(0) if total is None else total
 
-    # Memory of the block
+    # Shared memory
 
     def shared(self, count: int, type_: Attribute) -> SSAValue:
         stored = i8 if type_ == I1 else type_

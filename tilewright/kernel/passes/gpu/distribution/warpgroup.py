@@ -52,7 +52,7 @@ def one_result(record: Intrinsic) -> LinearLayout:
 
 @dataclass(frozen=True)
 class Operand:
-    """An operand of products in block memory: `outer` (m or n) x `depth` elements of `size` bytes.
+    """An operand of products in shared memory: `outer` (m or n) x `depth` elements of `size` bytes.
 
     `along_k` says that k runs along the rows of memory; a column of rows is `columns` elements wide.
     """

@@ -116,7 +116,7 @@ def test_hand_written_kernels_keep_the_barriers_that_they_need(name: str) -> Non
     assert after == before
 
 
-def test_block_memory_of_the_result_lies_over_that_of_the_loop() -> None:
+def test_shared_memory_of_the_result_lies_over_that_of_the_loop() -> None:
     text, arrays = programs.matmul((64, 64, 128), (64, 64, 32)), product_operands(64, 64, 128)
     packed, apart = compiled(text), compiled(text, ("allocate-shared",))
     slices, result = 3 * 2 * 64 * 32 * 2, 64 * 64 * 4
@@ -348,7 +348,7 @@ tile.func @k({arguments}) grid [1] {{
 
 
 @pytest.mark.parametrize("results", [1, 2])
-def test_every_result_has_block_memory_of_its_own_beside_a_ring(results: int) -> None:
+def test_every_result_has_shared_memory_of_its_own_beside_a_circular_buffer(results: int) -> None:
     module = parse_module(with_circular_buffer(results))
     run_pipeline(module, "gpu")
     slot, result = (128 + 256) * 64 * 2, 128 * 256 * 2

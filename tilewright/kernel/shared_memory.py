@@ -1,4 +1,4 @@
-"""Tile program: memory of a block, and tiles on their way into it while the program goes on. Part of `dialect`."""
+"""Tile program: shared memory, and tiles on their way into it while the program goes on. Part of `dialect`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class StagingOp(KernelOp):
 
 @irdl_op_definition
 class StageOp(KernelOp):
-    """Start copying a tile, read as a load reads it, into block memory from ``buffer[place]`` on, if `when` holds.
+    """Start copying a tile, read as a load reads it, into shared memory from ``buffer[place]`` on, if `when` holds.
 
     What lies outside `bounds` becomes 0 there and is not read. `type` is the tile with the layout of the threads that
     copy; element t lies where `memory` has it: a layout from offsets to elements, or rows with padding, ``#padded<…>``
