@@ -8,14 +8,11 @@ from typing import Any
 
 from tilewright.compiler.planning import Planning
 from tilewright.compiler.rows import add_kernel, by_stride, lanes_of
-from tilewright.decision import Decision
 from tilewright.graph.groups import Group
 from tilewright.machine.description import Cpu
 from tilewright.operator.cycles import nest_cycles
 from tilewright.operator.loop_partition import parts_of
-from tilewright.operator.rules.cpu_rows import schedule_rows as schedule
 from tilewright.operator.statements import Statements, drop_unit_loops, fuse_loops, point_count
-from tilewright.tiles.kernel import Kernel
 
 
 def add_rows(planning: Planning, group: Group, statements: Statements, flops: int, machine: Cpu) -> None:
@@ -29,13 +26,6 @@ def add_rows(planning: Planning, group: Group, statements: Statements, flops: in
         tidy = by_stride(fuse_loops(drop_unit_loops(part)))
         share = flops * point_count(part) // max(1, total)
         add_kernel(planning, name, tidy, group.stored, share, lanes)
-
-
-def schedule_rows(
-    statements: Statements, machine: Cpu, threads: int, subject: str, lanes: int = 0
-) -> tuple[Kernel, Decision]:
-    """The kernel of statements by the rule of rows; vectors have `lanes` lanes where an instruction was chosen."""
-    return schedule(statements, machine, threads, subject, lanes)
 
 
 def row_cycles(machine: Cpu) -> Callable[..., Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tilewright.compiler.cpu_rows import add_rows, row_cycles, schedule_rows
+from tilewright.compiler.cpu_rows import add_rows, row_cycles
 from tilewright.compiler.ordered import plan_ordered
 from tilewright.compiler.planning import Planning
 from tilewright.compiler.products import plan_product
@@ -12,6 +12,7 @@ from tilewright.expr.graph import Graph
 from tilewright.instruction.cpu_products import CpuProducts
 from tilewright.intrinsics.registry import Registry, catalogue
 from tilewright.machine.description import Cpu
+from tilewright.operator.rules.cpu_rows import schedule_rows
 from tilewright.options import Options
 
 if TYPE_CHECKING:

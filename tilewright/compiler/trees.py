@@ -141,16 +141,15 @@ def point_of_tree(tree: TileTree, work: Product) -> tuple[ProductPoint, dict[str
     order = list(program.tiles)
     k_blocks = 1
     if isinstance(program.body, Stage):
-        for (first, count), *inside in (
-            list(factors(each).items()) or [("", 1)] for each in tiles_at(program.body, "L2")[:1]
-        ):
-            k_blocks = count if first else 1
+        blocks = next((list(factors(each).items()) for each in tiles_at(program.body, "L2")), [])
+        if blocks:
+            (_, k_blocks), *inside = blocks
             order += [name for name, _ in inside]
     tiled = [axis.name for axis in (work.columns, *work.rows)]
     order = [name for name in order if name in tiled]
     if sorted(order) != sorted(tiled):
         along = ", ".join(order) or "no loop"
-        raise InvalidTree(f"tiles are walked along {along}", help=f"{', '.join(tiled)} at L2, each once")
+        raise InvalidTree(f"tiles have loops over {along}", help=f"{', '.join(tiled)} at L2, each once")
     rows = tuple(tile.get(axis.name, 1) for axis in work.rows)
     columns = tile.get(work.columns.name, 1)
     vectors = -(-columns // work.lanes)

@@ -68,7 +68,7 @@ class BulkStoreOp(BulkCopy):
 
 @irdl_op_definition
 class FinishStoresOp(KernelOp):
-    """Wait until the boxes of all stores have left shared memory."""
+    """Wait until all bulk stores have left shared memory."""
 
     name = "tile.finish_stores"
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())

@@ -1,4 +1,4 @@
-"""Boxes of tensors in global memory, which copies move to and from shared memory."""
+"""Tensor-map boxes of tensors in global memory, which copies move to and from shared memory."""
 
 from __future__ import annotations
 

@@ -67,19 +67,19 @@ def point_of_block(builder: KernelBuilder, grid: Sequence[SpatialLoop]) -> Point
 
 
 class _BlockTile(OutputTile):
-    """The tile of one block: products over the slices of k, epilogue, store."""
+    """The tile of one block: products over the k tiles, epilogue, store."""
 
     def __init__(self, builder: KernelBuilder, tree: BlockTree, memory: Mapping[str, SSAValue], point: Point) -> None:
         super().__init__(builder, tree.work, memory, point)
         axes = {axis.name: axis for axis in tree.work.depth}
         #: Every depth loop, outermost first, with its points in a k tile, and in how many k tiles it is cut.
-        self.slices = [(axes[name], tree.points.get(name, 1), max(1, count)) for name, count in tree.slices.items()]
+        self.k_tiles = [(axes[name], tree.points.get(name, 1), max(1, count)) for name, count in tree.k_tiles.items()]
 
     def run(self) -> None:
         builder = self.builder
-        slices = prod(count for _, _, count in self.slices)
+        tiles = prod(count for _, _, count in self.k_tiles)
         (total,) = builder.loop(
-            builder.index(0), builder.index(slices), lambda index, sums: [self._add(index, sums[0])], [self.zero()]
+            builder.index(0), builder.index(tiles), lambda index, sums: [self._add(index, sums[0])], [self.zero()]
         )
         self.finish(total)
 
@@ -96,7 +96,7 @@ class _BlockTile(OutputTile):
                 deep.append((inside, self._left(int(axis.extent), size, number)))  # type: ignore[arg-type]
         rows = [self._dim(position) for position in range(len(self.point.dims)) if position != self.n_dim]
         assert self.n_dim is not None, "the n loop is tiled"
-        columns, depth = [self._dim(self.n_dim)], prod(size for _, size, _ in self.slices)
+        columns, depth = [self._dim(self.n_dim)], prod(size for _, size, _ in self.k_tiles)
         a = self._load(work.a, [*rows, *deep], (self.rows, depth), where, counters)
         b = self._load(work.b, [*deep, *columns], (depth, self.n_extent), where, counters)
         unsigned = "".join(
@@ -109,8 +109,8 @@ class _BlockTile(OutputTile):
         """Every k loop, the points of it in a slice, and the number of slice `index` along it; the last is fastest."""
         builder, left = self.builder, index
         found: list[tuple[Axis, int, SSAValue]] = []
-        outer = next((axis for axis, _, count in self.slices if count > 1), None)
-        for axis, size, count in reversed(self.slices):
+        outer = next((axis for axis, _, count in self.k_tiles if count > 1), None)
+        for axis, size, count in reversed(self.k_tiles):
             number = builder.index(0)
             if axis == outer:
                 number = left

@@ -11,7 +11,7 @@ from tilewright.expr.core import Axis
 from tilewright.layouts.bits import is_power_of_two
 from tilewright.layouts.blocked import Blocked
 from tilewright.operator.online import online_of
-from tilewright.operator.passes import values_read
+from tilewright.operator.passes import values_read, walks_inner
 from tilewright.operator.statements import covering, inner_loops
 from tilewright.tiles.build import in_blocks, rooted, tile
 from tilewright.tiles.kernel import Kernel, Statement
@@ -71,8 +71,8 @@ class BlockRows:
 
     def _pass(self, names: Sequence[str]) -> TileTree:
         """One pass: its values, an element of the tile per thread in turn, in the loops over chunks of inner loops."""
-        covers, inner = covering(self.statements), {axis.name for axis in inner_loops(self.statements)}
-        walks = any(each.accum is not None or each.name in covers for each in self.statements if each.name in names)
+        inner = {axis.name for axis in inner_loops(self.statements)}
+        walks = any(walks_inner(each, self.statements) for each in self.statements if each.name in names)
         dims = [(name, size) for name, size in self.points.items() if walks or name not in inner]
         bodies: list[TileTree] = []
         for name in names:

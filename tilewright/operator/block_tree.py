@@ -38,7 +38,7 @@ class BlockTree:
         return [self._tiled(name) for name in self.order]
 
     @property
-    def slices(self) -> dict[str, int]:
+    def k_tiles(self) -> dict[str, int]:
         """In how many tiles each loop of the depth is cut."""
         return {name: self._tiled(name).programs for name in self.depth}
 
@@ -52,7 +52,7 @@ class BlockTree:
         work, points = self.work, self.points
         product, *epilogue = work.statements
         kernel = micro_kernel(work, points, {name: points.get(name, 1) for name in self.depth})
-        tree = rooted(tile("L1", list(self.slices.items()), Leaf(product.name, kernel)))
+        tree = rooted(tile("L1", list(self.k_tiles.items()), Leaf(product.name, kernel)))
         tree = staged([work.a.tensor.name, work.b.tensor.name], "SHARED", tree, self.stages)
         if epilogue:
             dims = [(axis.name, points.get(axis.name, 1)) for axis in (*work.rows, work.columns)]

@@ -126,13 +126,13 @@ def _is_loop(kernel: Kernel) -> bool:
 
 
 def _require_all(tree: ProductTree) -> None:
-    """Raises InvalidTree where loops of the result are not walked once each, or a product takes parts of a group."""
+    """Raises InvalidTree where a loop of the result is missing or twice, or a product takes a part of a group."""
     work = tree.work
-    walked = [loop.axis for loop in (*tree.outside, *tree.inside)]
-    if sorted(axis.name for axis in walked) != sorted(axis.name for axis in work.spatial):
-        names = ", ".join(axis.name for axis in walked) or "no loop"
+    tiled = [loop.axis for loop in (*tree.outside, *tree.inside)]
+    if sorted(axis.name for axis in tiled) != sorted(axis.name for axis in work.spatial):
+        names = ", ".join(axis.name for axis in tiled) or "no loop"
         wanted = ", ".join(axis.name for axis in work.spatial)
-        raise InvalidTree(f"tiles of {work.output.name} are walked along {names}", help=f"{wanted} at L2, each once")
+        raise InvalidTree(f"tiles of {work.output.name} have loops over {names}", help=f"{wanted} at L2, each once")
     if tree.k_block and {loop.axis for loop in tree.inside} != set(work.rows):
         names = ", ".join(loop.axis.name for loop in tree.inside) or "no loop"
         rows = ", ".join(axis.name for axis in work.rows)

@@ -104,7 +104,7 @@ def test_an_edited_tree_is_what_runs(before: str, after: str, k_blocks: int) -> 
     [
         ("for j:3, i:3", "for j:3, i:2", 1, "@L2 for j:3, i:2 does not go with"),
         ("par i:2", "par i:9", 1, "@DRAM par i:9 does not go with"),
-        ("for j:3, i:3", "for i:3", 1, "tiles of C are walked along i"),
+        ("for j:3, i:3", "for i:3", 1, "tiles of C have loops over i"),
         ("@L1 for k:8", "@L1 for k:7", 1, "@L1 for k:7 does not go with"),
         ("unroll i:4, j:2", "unroll i:2, j:2", 1, "@REG unroll i:2, j:2 does not go with"),
         ("for k:2, i:3", "for k:3, i:3", 2, "@L2 for k:3, i:3 with prefetch_lines(64) does not go with"),

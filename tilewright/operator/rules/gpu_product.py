@@ -1,6 +1,6 @@
 """Products on the blocks of a GPU: how the tile of a block is divided among the loops of a product, and the tree.
 
-Level 3 says how large a block's tile is, with which instruction its warps compute it, and how many slices of k are on
+Level 3 says how large a block's tile is, with which instruction its warps compute it, and how many k tiles are on
 their way (`BlockShape`); here the rows of the tile become points of the m loops, and a k tile points of the k
 loops. Every extent is a power of two, as layouts want; what a tile has beyond the end of a loop is masked.
 """
@@ -23,9 +23,9 @@ from tilewright.tiles.product import Product
 
 @dataclass(frozen=True)
 class BlockShape:
-    """The tile of a block, ``m x n`` with slices of `k`; the warps along m and n; what computes it: a record or "fma".
+    """The tile of a block, ``m x n`` with k tiles of depth `k`; warps along m and n; a record or "fma" computes it.
 
-    Slices are in `stages` buffers; with fewer than two, a slice is loaded when it is wanted. `splits` blocks share a
+    K tiles are in `stages` buffers; with fewer than two, one is loaded when it is wanted. `splits` blocks share a
     tile, each with a part of k; a second kernel adds their sums. With a `cluster`, so many blocks bring together what
     all of them read. `precision` is that of `tile.dot`.
     """
@@ -69,8 +69,8 @@ def schedule_blocks(work: Product, shape: BlockShape, subject: str) -> tuple[Ker
     tiles = " by ".join(_text(tile) for tile in (rows, {work.columns.name: shape.n}))
     blocks = prod(loop.programs for loop in tree.grid)
     reason = (
-        f"{blocks} blocks with {prod(tree.slices.values())} slices of {_text(deep)} each, the fewest of all tiles with "
-        "powers of two"
+        f"{blocks} blocks with {prod(tree.k_tiles.values())} k tiles of {_text(deep)} each, "
+        "the fewest of all tiles with powers of two"
     )
     return Kernel(work.statements, tree.tree()), Decision(f"tile of {subject}", tiles, reason)
 

@@ -19,13 +19,12 @@ from tilewright.expr.core import Axis
 from tilewright.layouts.bits import log2, power_from
 from tilewright.layouts.blocked import Blocked
 from tilewright.machine.description import Gpu
+from tilewright.operator.block_rows import BlockRows
 from tilewright.operator.online import Online, online_of
-from tilewright.operator.passes import values_read, walks_inner
+from tilewright.operator.passes import values_read
 from tilewright.operator.rules.gpu_rows_time import Model, RowsTile, Time
-from tilewright.operator.statements import Statements, covering, inner_loops
-from tilewright.tiles.build import in_blocks, rooted, tile
+from tilewright.operator.statements import Statements, covering, outer_loops
 from tilewright.tiles.kernel import Kernel, Statement
-from tilewright.tiles.tree import Binding, Hint, Kind, Leaf, Scope, TileTree
 
 # Chosen: what is tried.
 UNROLLED = 32  # most trips that are written out, so that their loads are under way at once
@@ -108,30 +107,20 @@ def kernel_on_blocks(statements: Statements, candidate: RowsTile) -> Kernel:
     and the sum of exponentials of a softmax have the hint `one_pass`.
     """
     joined = online_of(statements)
-    steps = _passes(statements, joined, candidate.holds_rows(statements))
-    passes = [_pass_tree(step, statements, candidate, joined) for step in steps]
-    one = len(passes) == 1 and not isinstance(passes[0], Scope)
-    hints = [Hint("warps", (candidate.warps, 1))]
-    hints += [Hint("blocked", (str(candidate.threads),))] if candidate.threads is not None else []
-    tree = in_blocks(candidate.grid(statements), passes[0] if one else Scope(Kind.SEQ, tuple(passes)), hints)
-    return Kernel(statements, tree)
-
-
-def _pass_tree(
-    step: Sequence[Statement], statements: Statements, candidate: RowsTile, joined: Online | None
-) -> TileTree:
-    """One pass: its values, an element of the tile per thread in turn, in the loops over chunks of inner loops."""
-    walks = any(walks_inner(each, statements) for each in step)
-    inner = [axis.name for axis in inner_loops(statements)]
-    dims = [(name, size) for name, size in candidate.points.items() if walks or name not in inner]
-    bodies: list[TileTree] = []
-    for each in step:
-        hints = (Hint("one_pass"),) if joined is not None and each.name in (joined.largest, joined.total) else ()
-        bodies.append(rooted(tile("REG", dims, Leaf(each.name, None, hints), Binding.SP)))
-    body = Scope(Kind.SEQ, tuple(bodies)) if len(bodies) > 1 else bodies[0]
-    chunks = [(axis.name, count) for axis, _, count in candidate.chunks(statements) if walks and count > 1]
-    written = tile("L1", [chunk for chunk in chunks if chunk[0] in candidate.unrolled], body, Binding.UNROLL)
-    return rooted(tile("L1", [chunk for chunk in chunks if chunk[0] not in candidate.unrolled], rooted(written)))
+    passes = _passes(statements, joined, candidate.holds_rows(statements))
+    chunked = [axis.name for axis, _, count in candidate.chunks(statements) if count > 1]
+    rows = BlockRows(
+        statements=statements,
+        order=tuple(axis.name for axis in outer_loops(statements)),
+        points=candidate.points,
+        passes=tuple(tuple(each.name for each in names) for names in passes),
+        warps=candidate.warps,
+        threads=candidate.threads,
+        looped=tuple(name for name in chunked if name not in candidate.unrolled),
+        unrolled=tuple(name for name in chunked if name in candidate.unrolled),
+        one_pass=frozenset() if joined is None else frozenset((joined.largest, joined.total)),
+    )
+    return Kernel(statements, rows.tree())
 
 
 def _passes(statements: Statements, joined: Online | None, held: bool) -> list[list[Statement]]:

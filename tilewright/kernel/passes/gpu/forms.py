@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
@@ -39,10 +38,6 @@ class Phase:
     def maker(self) -> str:
         """The name of the pass that makes the form."""
         return self.passes[0].name
-
-    def with_passes(self, passes: tuple[ModulePass, ...]) -> Phase:
-        """The same phase with other passes."""
-        return replace(self, passes=passes)
 
     def check(self, module: ModuleOp) -> None:
         """Raise InvalidProgram for the first kernel for which the invariant does not hold."""

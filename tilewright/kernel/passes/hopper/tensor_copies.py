@@ -167,7 +167,7 @@ def _product(dot: tile.DotOp, kernel: FuncOp, facts: Facts, written: set[SSAValu
 
 
 def _is_wide(record: Intrinsic) -> bool:
-    """Whether four warps may compute what a record does: told fragments of types that are read from shared memory."""
+    """Whether four warps may compute a record: its fragments are documented, shared memory holds its types."""
     *factors, sums = dtypes_of(record)
     if record.group not in ("warp32", "warpgroup128") or is_opaque(record) or record.numerics.saturate:
         return False
