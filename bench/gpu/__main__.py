@@ -41,6 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     from bench.gpu.cases import WEIGHTS
     from bench.gpu.contenders import MINE
     from bench.gpu.results import Run, table
+    from bench.gpu.runner import Selection
     from bench.gpu.worker import all_cases
     from tilewright.files import write_file
 
@@ -60,6 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
         lambda limit: runner.Process(options.device, limit, options.compiled),
         time.perf_counter,
         keep,
+        Selection(options.families, options.without),
     )
     keep(done)
     print(table(done), end="")
@@ -103,6 +105,10 @@ def _install(folder: Path) -> bool:
     return True
 
 
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m bench.gpu", description=DESCRIPTION, epilog=EPILOG,
@@ -117,6 +123,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--table", type=Path, help="write the table, which is printed too")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda",
                         help="cpu: tiny cases in the emulator, to try the script out")  # fmt: skip
+    parser.add_argument(
+        "--families",
+        type=_names,
+        default=(),
+        metavar="NAME,...",
+        help="run the cases of these families only, such as check,gemm",
+    )
+    parser.add_argument(
+        "--without",
+        type=_names,
+        default=(),
+        metavar="NAME,...",
+        help="leave these contenders out, such as torch.compile,triton",
+    )
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     return parser
 

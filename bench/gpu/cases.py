@@ -13,12 +13,13 @@ from typing import Any
 
 from tilewright.expr.core import Tensor
 from tilewright.expr.graph import Graph, GraphBuilder
-from tilewright.expr.ops import attention, conv, elementwise, linalg, norm, reduce
+from tilewright.expr.ops import attention, conv, elementwise, linalg, norm, reduce, shape
 
 Shape = tuple[int, ...]
-SIZES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}
-# Largest ‖out − ref‖ / ‖ref‖: inputs and outputs rounded once, sums in f32 or wider.
-BOUNDS = {"f64": 1e-12, "f32": 1e-5, "f16": 2e-3, "bf16": 1.5e-2}
+SIZES = {"f64": 8, "f32": 4, "s32": 4, "f16": 2, "bf16": 2, "s8": 1}
+FLOATS = ("f64", "f32", "f16", "bf16")
+# Largest ‖out − ref‖ / ‖ref‖: inputs and outputs rounded once, sums in f32 or wider; integers are exact.
+BOUNDS = {"f64": 1e-12, "f32": 1e-5, "f16": 2e-3, "bf16": 1.5e-2, "s8": 0.0}
 TF32_BOUND = 1e-3
 WEIGHTS = {
     "check": 2.0,
@@ -46,7 +47,10 @@ class Case:
     triton: str = ""  # the name of a kernel in `triton_kernels`
     sdpa: bool = False
     one_call: bool = False  # of a library, which torch.compile would make too
+    tuned: bool = False  # other tiles are timed too
     input_precision: str = "ieee"  # of products of f32: that of `tilewright.Options`
+    result: str = ""  # the type of the output, if it is not that of the inputs
+    reference: Callable[..., Any] | None = None  # in torch, where `torch` does not take f64
 
     @property
     def bound(self) -> float:
@@ -55,7 +59,8 @@ class Case:
     @property
     def bytes(self) -> int:
         """The fewest that have to move: inputs read, the output written."""
-        return SIZES[self.dtype] * (sum(map(math.prod, self.shapes)) + math.prod(self.output))
+        read = SIZES[self.dtype] * sum(map(math.prod, self.shapes))
+        return read + SIZES[self.result or self.dtype] * math.prod(self.output)
 
     @property
     def file_name(self) -> str:
@@ -65,13 +70,14 @@ class Case:
     def graph(self) -> Graph:
         assert self.build is not None
         b = GraphBuilder(self.name)
-        tensors = [b.input(f"x{number}", shape, self.dtype) for number, shape in enumerate(self.shapes)]
+        dtype = {"s8": "i8"}.get(self.dtype, self.dtype)
+        tensors = [b.input(f"x{number}", extents, dtype) for number, extents in enumerate(self.shapes)]
         return b.finish([self.build(*tensors)])
 
 
 def gemm(m: int, n: int, k: int, dtype: str, layout: str = "nn", epilogue: bool = False, batch: int = 0) -> Case:
     """``layout``: n or t for each operand; t is stored transposed."""
-    lead = (batch,) if batch else ()
+    lead: Shape = (batch,) if batch else ()
     a = (*lead, *((m, k) if layout[0] == "n" else (k, m)))
     w = (*lead, *((k, n) if layout[1] == "n" else (n, k)))
     flags = {"transpose_a": layout[0] == "t", "transpose_b": layout[1] == "t"}
@@ -88,7 +94,8 @@ def gemm(m: int, n: int, k: int, dtype: str, layout: str = "nn", epilogue: bool 
     name = f"{size} {layout}" + (" + bias, relu" if epilogue else "")
     shapes = (a, w, (n,)) if epilogue else (a, w)
     flops = 2 * m * n * k * max(1, batch)
-    plain = layout == "nn" and not epilogue and not batch and dtype in ("f16", "bf16")
+    single = layout == "nn" and not epilogue and not batch
+    plain = single and dtype in ("f16", "bf16")
     return Case(
         "gemm",
         name,
@@ -100,7 +107,23 @@ def gemm(m: int, n: int, k: int, dtype: str, layout: str = "nn", epilogue: bool 
         (*lead, m, n),
         "matmul" if plain else "",
         one_call=not epilogue,
+        tuned=single,
     )
+
+
+def gemm_bytes(m: int, n: int, k: int) -> Case:
+    """A product of signed bytes, summed and stored in 32 bits; b is stored transposed."""
+
+    def torch(x: Any, y: Any) -> Any:
+        import torch
+
+        return torch._int_mm(x, y.mT)
+
+    def build(x: Tensor, y: Tensor) -> Tensor:
+        return linalg.matmul(x, y, transpose_b=True, accumulate="i32", out_dtype="i32")
+
+    return Case("gemm", f"{m}x{n}x{k} nt", "s8", ((m, k), (n, k)), build, torch, 2 * m * n * k, (m, n), one_call=True,
+                tuned=True, result="s32", reference=lambda x, y: x @ y.mT)  # fmt: skip
 
 
 def reading(input_precision: str, case: Case) -> Case:
@@ -144,6 +167,21 @@ def row_sum(rows: int, columns: int, dtype: str) -> Case:
                 lambda x: reduce.reduce_sum(x, axes=[1]), lambda x: x.sum(1), 0, (rows, 1))  # fmt: skip
 
 
+def column_sum(rows: int, columns: int, dtype: str) -> Case:
+    return Case("rows", f"sum of columns {rows}x{columns}", dtype, ((rows, columns),),
+                lambda x: reduce.reduce_sum(x, axes=[0]), lambda x: x.sum(0), 0, (1, columns))  # fmt: skip
+
+
+def transposition(rows: int, columns: int, dtype: str) -> Case:
+    return Case("elementwise", f"transposition {rows}x{columns}", dtype, ((rows, columns),),
+                lambda x: shape.transpose(x), lambda x: x.mT.contiguous(), 0, (columns, rows))  # fmt: skip
+
+
+def relu(elements: int, dtype: str) -> Case:
+    return Case("elementwise", f"relu(x), {elements}", dtype, ((elements,),), elementwise.relu, lambda x: x.relu(), 0,
+                (elements,), one_call=True)  # fmt: skip
+
+
 def gelu_gate(elements: int, dtype: str) -> Case:
     def torch(x: Any, y: Any) -> Any:
         from torch.nn.functional import gelu
@@ -156,18 +194,26 @@ def gelu_gate(elements: int, dtype: str) -> Case:
 
 
 def attend(batch: int, heads: int, length: int, width: int, dtype: str) -> Case:
-    shape = (batch, heads, length, width)
+    sizes = (batch, heads, length, width)
 
     def torch(q: Any, k: Any, v: Any) -> Any:
         return (q @ k.mT * width**-0.5).softmax(-1) @ v
 
-    return Case("attention", f"{batch}x{heads}x{length}x{width}", dtype, (shape, shape, shape),
+    return Case("attention", f"{batch}x{heads}x{length}x{width}", dtype, (sizes, sizes, sizes),
                 lambda q, k, v: attention.attention(q, k, v, scale=width**-0.5), torch,
-                4 * batch * heads * length * length * width, shape, sdpa=True)  # fmt: skip
+                4 * batch * heads * length * length * width, sizes, sdpa=True)  # fmt: skip
 
 
 def copy(elements: int) -> Case:
-    return Case("copy", f"copy {elements}", "f32", ((elements,),), None, lambda x: x.clone(), 0, (elements,))
+    """The copy of the driver, into memory that is there: the ceiling of everything that moves bytes."""
+    targets: list[Any] = []
+
+    def torch(x: Any) -> Any:
+        if not targets or targets[0].dtype != x.dtype:
+            targets[:] = [x.clone()]
+        return targets[0].copy_(x)
+
+    return Case("copy", f"copy {elements}", "f32", ((elements,),), None, torch, 0, (elements,))
 
 
 CASES: tuple[Case, ...] = (
@@ -177,6 +223,8 @@ CASES: tuple[Case, ...] = (
     *(gemm(4096, 4096, 4096, "bf16", layout) for layout in ("nt", "tn", "tt")),
     gemm(4096, 4096, 4096, "bf16", "nt", epilogue=True),
     gemm(512, 512, 512, "bf16", batch=64),
+    gemm(1000, 1000, 1000, "f16"), gemm(4100, 4100, 4100, "f16"),
+    gemm_bytes(4096, 4096, 4096),
     gemm(4096, 4096, 4096, "f32"),
     reading("tf32", gemm(4096, 4096, 4096, "f32")), reading("tf32x3", gemm(4096, 4096, 4096, "f32")),
     gemm(2048, 2048, 2048, "f64"),
@@ -185,14 +233,16 @@ CASES: tuple[Case, ...] = (
     convolution(32, 512, 7, 512, 3, 1, "f16"),
     softmax(16384, 1024, "f16"), softmax(16384, 1024, "f32"), softmax(4096, 8192, "f32"),
     layer_norm(16384, 1024, "f16"), layer_norm(16384, 1024, "f32"), row_sum(16384, 4096, "f32"),
+    column_sum(16384, 4096, "f32"),
+    relu(1 << 26, "f32"), transposition(8192, 8192, "f32"), transposition(8192, 8192, "f16"),
     gelu_gate(1 << 26, "f32"), gelu_gate(1 << 26, "f16"),
     attend(4, 16, 2048, 64, "f16"), attend(2, 16, 2048, 128, "bf16"),
 )  # fmt: skip
 
 CHECKS: tuple[Case, ...] = tuple(
-    replace(case, family="check", name=f"{case.family} {case.name}", triton="", sdpa=False)
+    replace(case, family="check", name=f"{case.family} {case.name}", triton="", sdpa=False, tuned=False)
     for case in (
-        *(gemm(257, 129, 100, dtype) for dtype in SIZES),
+        *(gemm(257, 129, 100, dtype) for dtype in FLOATS), gemm_bytes(130, 70, 68), gemm_bytes(256, 128, 128),
         *(gemm(256, 128, 192, "f16", layout) for layout in ("nn", "nt", "tn", "tt")),
         gemm(128, 256, 64, "bf16", "nt", epilogue=True),
         *(gemm(130, 70, 65, "f16", layout) for layout in ("nt", "tn", "tt")),
@@ -201,6 +251,7 @@ CHECKS: tuple[Case, ...] = tuple(
         convolution(2, 3, 17, 5, 3, 2, "f16"), convolution(1, 16, 9, 24, 3, 1, "f32"),
         *(make(13, columns, dtype) for make in (softmax, layer_norm, row_sum) for columns in (1, 100, 1300)
           for dtype in ("f32", "f16")),
+        column_sum(100, 37, "f32"), transposition(37, 100, "f16"), relu(1001, "bf16"),
         gelu_gate(1001, "f32"), gelu_gate(1001, "bf16"), attend(2, 3, 65, 40, "f16"),
     )
 )  # fmt: skip

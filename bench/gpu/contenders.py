@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bench.gpu.cases import Case
+from bench.gpu.inputs import inputs, unwritten
+from tilewright.errors import CompileError
 
 OURS = "tilewright"
-TUNED = "tilewright tuned"  # the fastest of the few tiles that the model finds best
+TUNED = "tilewright tuned"  # the fastest of some tiles, most of which the model finds best
 CLUSTERED = "tilewright clusters"  # blocks in pairs bring together what both read
-MINE = (OURS, TUNED, CLUSTERED)
+ONE_WARP = "tilewright mma.sync"  # on matrix instructions of one warp
+MINE = (OURS, TUNED, CLUSTERED, ONE_WARP)
+_SUFFIXES = {OURS: "", CLUSTERED: ".clusters", ONE_WARP: ".mma-sync"}  # of code compiled ahead
 CLUSTER = 2
-TRIALS = 5  # of each tile
+RANKS = (0, 1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45)  # of the tiles that are timed, in the order of the model
+TRIALS, ROUNDS = 5, 3  # calls of a tile in a sample; samples, of which the fastest counts
 BACKENDS = {
     "sdpa flash": "FLASH_ATTENTION", "sdpa cudnn": "CUDNN_ATTENTION", "sdpa efficient": "EFFICIENT_ATTENTION",
     "sdpa math": "MATH",
@@ -35,7 +41,8 @@ def names(case: Case) -> list[str]:
         return ["torch"]
     compiled = [] if case.one_call else ["torch.compile"]
     others = [*(["triton"] if case.triton else []), *(BACKENDS if case.sdpa else [])]
-    return ["torch", *compiled, *others, OURS, *([TUNED, CLUSTERED] if case.family == "gemm" and case.triton else [])]
+    products = [CLUSTERED, ONE_WARP] if case.family == "gemm" and case.triton else []
+    return ["torch", *compiled, *others, OURS, *([TUNED] if case.tuned else []), *products]
 
 
 def prepare(name: str, case: Case, torch: Any, device: str, compiled: Path | None = None) -> Callable[..., Any]:
@@ -58,11 +65,11 @@ def prepare(name: str, case: Case, torch: Any, device: str, compiled: Path | Non
         return _sdpa(BACKENDS[name], torch)
     if name == TUNED:
         return _tuned(case, torch, device, compiled)
-    if name == CLUSTERED:
-        return _clustered(case, torch, device, compiled)
+    if name == CLUSTERED and (device != "cuda" or not _has_clusters(_machine(torch))):
+        raise Missing("blocks in clusters are those of an sm_90a")
     if compiled is not None:
-        return _compiled(compiled / case.file_name, device)
-    return _ours(case, torch, device)
+        return _compiled(_path(name, case, compiled), device)
+    return _ours(name, case, torch, device)
 
 
 def _sdpa(backend: str, torch: Any) -> Callable[..., Any]:
@@ -95,11 +102,22 @@ def _compiled(path: Path, device: str) -> Callable[..., Any]:
 
 
 @dataclass(frozen=True)
+class Tile:
+    """A tile that a product was compiled with: its name, predicted cycles, measured seconds, and the error."""
+
+    name: str
+    cycles: float
+    seconds: float
+    error: float
+
+
+@dataclass(frozen=True)
 class Tuned:
-    """A module of ours, and its tile."""
+    """The module with the fastest tile, and every tile that was timed."""
 
     module: Any
     tile: str
+    tiles: tuple[Tile, ...] = ()
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
         return self.module(*arrays, **named)
@@ -109,40 +127,60 @@ class Tuned:
 
 
 def _tuned(case: Case, torch: Any, device: str, compiled: Path | None) -> Tuned:
-    """The fastest of our modules whose tiles differ."""
+    """The fastest of our modules whose tiles differ, among those that are right."""
     if device != "cuda":
         raise Missing("tiles are measured on a device")
     if compiled is None:
         raise Missing("tiles are compiled ahead: --compile")
+    from bench.gpu.clock import CudaClock
     from tilewright.runtime.artifact import Artifact
-    from tilewright.runtime.cuda.module import DeviceModule
+    from tilewright.runtime.cuda.measure import load_many
 
-    tiles = sorted(compiled.glob(f"{case.file_name}.tile*.txt"))
-    if not tiles:
+    paths = sorted(compiled.glob(f"{case.file_name}.tile*.json"))
+    if not paths:
         raise Missing("there is no choice of tiles")
-    arrays = [torch.randn(shape, device=device, dtype=torch.float32).to(_type(torch, case)) for shape in case.shapes]
-    timed: list[tuple[float, int, Tuned]] = []
-    for tile in tiles:
-        module = DeviceModule(Artifact.read(tile.with_suffix("")), "cuda")
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        module(*arrays)
-        start.record()
-        for _ in range(TRIALS):
-            module(*arrays)
-        end.record()
-        end.synchronize()
-        timed.append((start.elapsed_time(end), len(timed), Tuned(module, tile.read_text())))
-    return min(timed)[2]
+    arrays, clock = inputs(case, torch, device, seed=0), CudaClock(torch)
+    wanted = case.torch(*arrays).float()
+    modules = load_many([Artifact.read(path.with_suffix("")) for path in paths], "cuda")
+    timed: list[tuple[Any, Tile]] = []
+    for path, module in zip(paths, modules, strict=True):
+        if isinstance(module, CompileError):
+            raise module
+        out = unwritten(case, torch, device)
+
+        def work(module: Any = module, out: Any = out) -> None:
+            for _ in range(TRIALS):
+                module(*arrays, out=out)
+
+        recorded = clock.recorded(work)
+        error = float((out.float() - wanted).norm() / wanted.norm())
+        clock.seconds(recorded)
+        seconds = min(clock.seconds(recorded) for _ in range(ROUNDS)) / TRIALS
+        timed.append((module, Tile(**json.loads(path.read_text()), seconds=seconds, error=error)))
+    tiles = tuple(tile for _, tile in timed)
+    best = fastest(tiles, 2 * case.bound)  # torch's result, which is the reference here, has an error too
+    return Tuned(timed[best][0], tiles[best].name, tiles)
 
 
-def _clustered(case: Case, torch: Any, device: str, compiled: Path | None) -> Callable[..., Any]:
-    if device != "cuda" or not _has_clusters(_machine(torch)):
-        raise Missing("blocks in clusters are those of an sm_90a")
-    if compiled is not None:
-        return _compiled(_clustered_path(case, compiled), device)
+def fastest(tiles: Sequence[Tile], bound: float) -> int:
+    """The number of the fastest tile whose error is within the bound. Raises Missing where none is."""
+    right = [(tile.seconds, number) for number, tile in enumerate(tiles) if tile.error <= bound]
+    if not right:
+        raise Missing("no tile gives the right result")
+    return min(right)[1]
+
+
+def _options(name: str, case: Case) -> Any:
+    """Of a contender of ours."""
     import tilewright
 
-    return tilewright.compile(case.graph(), machine=_machine(torch), options=_clusters(case), device="cuda")
+    chosen: dict[str, Any] = {CLUSTERED: {"cluster": CLUSTER}, ONE_WARP: {"mma": "mma.sync"}}.get(name, {})
+    return tilewright.Options(input_precision=case.input_precision, **chosen)
+
+
+def _path(name: str, case: Case, folder: Path) -> Path:
+    """Of the code of a contender of ours, compiled ahead."""
+    return folder / f"{case.file_name}{_SUFFIXES[name]}"
 
 
 def _has_clusters(machine: str) -> bool:
@@ -152,54 +190,31 @@ def _has_clusters(machine: str) -> bool:
     return CLUSTERS in resolve(machine).features
 
 
-def _clustered_path(case: Case, folder: Path) -> Path:
-    return folder / f"{case.file_name}.clusters"
-
-
-def _clusters(case: Case) -> Any:
-    import tilewright
-
-    return tilewright.Options(input_precision=case.input_precision, cluster=CLUSTER)
-
-
-def _type(torch: Any, case: Case) -> Any:
-    return {"f16": torch.float16, "bf16": torch.bfloat16}[case.dtype]
-
-
-def _variants(case: Case, machine: str) -> Iterator[tuple[str, Any]]:
+def compile_ahead(case: Case, folder: Path, machine: str) -> None:
+    """Write the code of a case to a folder, and of its tiles, beside their names; no GPU and no torch are needed."""
     import tilewright
     from tilewright.compiler.gpu_tiles import variants
     from tilewright.machine.description import Gpu
     from tilewright.machine.registry import resolve
 
-    found = resolve(machine)
-    assert isinstance(found, Gpu)
-    return variants(case.graph(), found, tilewright.Options(input_precision=case.input_precision))
-
-
-def compile_ahead(case: Case, folder: Path, machine: str) -> None:
-    """Write the code of a case to a folder, and of its tiles, beside their names; no GPU and no torch are needed."""
-    import tilewright
-
-    options = tilewright.Options(input_precision=case.input_precision)
-    tilewright.compile(case.graph(), machine=machine, options=options, device="emulator").save(folder / case.file_name)
-    if CLUSTERED in names(case) and _has_clusters(machine):
-        pairs = tilewright.compile(case.graph(), machine=machine, options=_clusters(case), device="emulator")
-        pairs.save(_clustered_path(case, folder))
+    for name in names(case):
+        if name in _SUFFIXES and (name != CLUSTERED or _has_clusters(machine)):
+            module = tilewright.compile(case.graph(), machine=machine, options=_options(name, case), device="emulator")
+            module.save(_path(name, case, folder))
     if TUNED in names(case):
-        for number, (tile, artifact) in enumerate(_variants(case, machine)):
-            path = folder / f"{case.file_name}.tile{number}"
-            artifact.save(path)
-            path.with_name(f"{path.name}.txt").write_text(tile)
+        found = resolve(machine)
+        assert isinstance(found, Gpu)
+        for number, each in enumerate(variants(case.graph(), found, _options(OURS, case), RANKS)):
+            path = folder / f"{case.file_name}.tile{number:02}"
+            each.artifact.save(path)
+            path.with_name(f"{path.name}.json").write_text(json.dumps({"name": each.tile, "cycles": each.cycles}))
 
 
-def _ours(case: Case, torch: Any, device: str) -> Callable[..., Any]:
+def _ours(name: str, case: Case, torch: Any, device: str) -> Callable[..., Any]:
     import tilewright
 
-    options = tilewright.Options(input_precision=case.input_precision)
-    if device == "cuda":
-        return tilewright.compile(case.graph(), machine=_machine(torch), options=options, device="cuda")
-    return tilewright.compile(case.graph(), machine="sm_80", options=options, device="emulator")
+    machine, place = (_machine(torch), "cuda") if device == "cuda" else ("sm_80", "emulator")
+    return tilewright.compile(case.graph(), machine=machine, options=_options(name, case), device=place)
 
 
 def _machine(torch: Any) -> str:

@@ -28,6 +28,7 @@ class Row:
     note: str = ""
     flops: int = 0
     bytes: int = 0
+    tiles: list[dict[str, Any]] = field(default_factory=list)  # `contenders.Tile`s that were timed
 
 
 @dataclass

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -40,6 +41,20 @@ class Worker(Protocol):
     def end(self) -> None: ...
 
 
+@dataclass(frozen=True)
+class Selection:
+    """What of the cases is run: those of `families` (all if empty), by all contenders but `without`."""
+
+    families: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+
+    def items(self, cases: Sequence[Case]) -> list[Item]:
+        wanted = [
+            (number, case) for number, case in enumerate(cases) if not self.families or case.family in self.families
+        ]
+        return [(number, name) for number, case in wanted for name in names(case) if name not in self.without]
+
+
 def run(
     cases: Sequence[Case],
     seconds: float,
@@ -47,12 +62,13 @@ def run(
     start: Callable[[float], Worker],
     now: Callable[[], float],
     progress: Callable[[Run, str], None] = lambda done, message: None,
+    selection: Selection = Selection(),
 ) -> Run:
     """Run every item that there is time for; `start(limit)` makes a worker, and may raise Lost.
 
     `progress` gets what is done so far, after every item, and a line about the last one.
     """
-    items = [(number, name) for number, case in enumerate(cases) for name in names(case)]
+    items = selection.items(cases)
     begin = now()
     budget = Budget(seconds, weights, [cases[number].family for number, _ in items], now)
     done, worker = Run({}), None

@@ -6,8 +6,8 @@ A kernel that faults takes what this process has on the GPU with it, not the run
 from __future__ import annotations
 
 import json
-import math
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -18,10 +18,9 @@ from typing import Any
 from bench.gpu import contenders
 from bench.gpu.cases import CASES, CHECKS, Case, tiny
 from bench.gpu.clock import Clock, CudaClock, WallClock
+from bench.gpu.inputs import inputs, unwritten
 from bench.gpu.results import Row
 from bench.gpu.timing import input_sets, sample
-
-DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
 
 def main(device: str, compiled: Path | None = None) -> None:
@@ -50,6 +49,15 @@ def _note(module: Any) -> str:
     return "; ".join(filter(None, [getattr(module, "tile", ""), *taken]))
 
 
+def _driver() -> str:
+    """The version of the driver, "" where its tool is missing."""
+    asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(asked, capture_output=True, text=True, timeout=20, check=False).stdout.split("\n")[0]
+    except OSError:
+        return ""
+
+
 class Worker:
     def __init__(self, device: str, compiled: Path | None = None) -> None:
         import torch
@@ -64,6 +72,7 @@ class Worker:
         cuda = self.device == "cuda"
         return {
             "device": self.torch.cuda.get_device_name(0) if cuda else "none: the emulator on the CPU",
+            "driver": _driver() if cuda else "", "commit": os.environ.get("TILEWRIGHT_BENCH_COMMIT", ""),
             "torch": self.torch.__version__, "cuda": self.torch.version.cuda, "cache_bytes": self.clock.cache_bytes,
             "date": time.strftime("%Y-%m-%d %H:%M"),
         }  # fmt: skip
@@ -77,6 +86,7 @@ class Worker:
             with self.torch.no_grad():
                 function = contenders.prepare(name, case, self.torch, self.device, self.compiled)
                 row.note = _note(function) if name in contenders.MINE else ""
+                row.tiles = [asdict(tile) for tile in getattr(function, "tiles", ())]
                 row.error = self._error(case, function, name)
                 if not row.error <= case.bound:  # NaN neither
                     row.status, row.note = "wrong", f"at most {case.bound:g} is allowed"
@@ -100,30 +110,26 @@ class Worker:
 
     def _error(self, case: Case, function: Callable[..., Any], name: str) -> float:
         """‖out − ref‖ / ‖ref‖ on fresh inputs, the reference in float64; what we leave unwritten is NaN."""
-        inputs = self._inputs(case, seed=1)
+        given = self._inputs(case, seed=1)
         if name in contenders.MINE:
-            found = self.torch.full(case.output, float("nan"), dtype=inputs[0].dtype, device=inputs[0].device)
-            function(*inputs, out=found)
+            found = unwritten(case, self.torch, self._place)
+            function(*given, out=found)
         else:
-            found = function(*inputs)
-        wanted = case.torch(*(tensor.double() for tensor in inputs))
+            found = function(*given)
+        wanted = (case.reference or case.torch)(*(tensor.double() for tensor in given))
         scale = float(wanted.norm()) or 1.0
         return float((found.double().reshape(wanted.shape) - wanted).norm()) / scale
 
     def _time(self, case: Case, function: Callable[..., Any], row: Row, seconds: float) -> None:
         sets = input_sets(sum(tensor.nbytes for tensor in self._inputs(case, seed=2)), self.clock)
         sets = 2 if self.device == "cpu" else sets
-        inputs = [self._inputs(case, seed=2 + number) for number in range(sets)]
-        timing = sample(lambda number: function(*inputs[number]), sets, self.clock, max(0.05, seconds))
+        given = [self._inputs(case, seed=2 + number) for number in range(sets)]
+        timing = sample(lambda number: function(*given[number]), sets, self.clock, max(0.05, seconds))
         row.seconds, row.low, row.high, row.samples = timing.seconds, timing.low, timing.high, timing.samples
 
     def _inputs(self, case: Case, seed: int) -> list[Any]:
-        torch, place = self.torch, "cuda" if self.device == "cuda" else "cpu"
-        generator = torch.Generator(device=place).manual_seed(seed)
-        dtype = getattr(torch, DTYPES[case.dtype])
-        made = []
-        for number, shape in enumerate(case.shapes):
-            scale = 1 / math.sqrt(max(1, math.prod(shape[1:]))) if case.family == "convolution" and number else 1.0
-            values = torch.randn(shape, generator=generator, device=place, dtype=torch.float32)
-            made.append((values * scale).to(dtype))
-        return made
+        return inputs(case, self.torch, self._place, seed)
+
+    @property
+    def _place(self) -> str:
+        return "cuda" if self.device == "cuda" else "cpu"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from tilewright.compiler.compile import build
 from tilewright.compiler.planning import ChooseProduct
+from tilewright.dataclass import dataclass
 from tilewright.expr.graph import Graph
 from tilewright.instruction.block_tiles import Candidate, Ranking
 from tilewright.machine.description import Gpu
@@ -15,26 +17,33 @@ from tilewright.runtime.artifact import Artifact
 TRIED = 4  # tiles of a product
 
 
-def variants(graph: Graph, machine: Gpu, options: Options, count: int = TRIED) -> Iterator[tuple[str, Artifact]]:
-    """Modules in which every product has its first, second, ... best tile, and what it is called.
+@dataclass(frozen=True)
+class Variant:
+    """A module whose products have other tiles than the best ones: what they are called, their predicted cycles."""
+
+    tile: str
+    cycles: float
+    artifact: Artifact
+
+
+def variants(graph: Graph, machine: Gpu, options: Options, ranks: Sequence[int] = range(TRIED)) -> Iterator[Variant]:
+    """Modules in which every product has the tile of a rank, for each of `ranks`; rank 0 is the best by prediction.
 
     Tiles differ in extents, record or parts of k; of those that differ in stages or warps alone the best is taken. The
-    first one is what `compile` makes, with the same plan; there are fewer than `count` where no product has more.
+    module of rank 0 is what `compile` makes, with the same plan. A rank that no product has is left out.
     """
-    for number in range(count):
-        names: list[str] = []
+    for rank in ranks:
+        taken: list[Candidate | None] = []
 
-        def nth(ranking: Ranking, node: str, number: int = number, names: list[str] = names) -> Candidate | None:
+        def choose(ranking: Ranking, node: str, rank: int = rank, taken: list[Candidate | None] = taken) -> Any:
             found = distinct(ranking)
-            if not found:
-                return None
-            names.append(str(found[number]) if number < len(found) else "")
-            return found[min(number, len(found) - 1)] if number else None
+            taken.append(found[rank] if rank < len(found) else None)
+            return found[min(rank, len(found) - 1)] if rank and found else None
 
-        artifact = build(graph, machine, 1, options, choose=ChooseProduct(tile=nth))
-        if number and not any(names):
-            return
-        yield "; ".join(name for name in names if name), artifact
+        artifact = build(graph, machine, 1, options, choose=ChooseProduct(tile=choose))
+        tiles = [each for each in taken if each is not None]
+        if tiles or not rank:
+            yield Variant("; ".join(map(str, tiles)), sum(each.cycles for each in tiles), artifact)
 
 
 def distinct(ranking: Ranking) -> list[Candidate]:

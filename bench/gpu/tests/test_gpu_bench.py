@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import zipfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,7 @@ from bench.gpu import runner
 from bench.gpu.budget import Budget
 from bench.gpu.cases import BOUNDS, CASES, CHECKS, WEIGHTS, Case, gemm, sections, softmax, tiny
 from bench.gpu.clock import Work
-from bench.gpu.contenders import CLUSTERED, MINE, OURS, TUNED, Missing, Tuned, names, prepare
+from bench.gpu.contenders import CLUSTERED, MINE, ONE_WARP, OURS, TUNED, Missing, Tile, Tuned, fastest, names, prepare
 from bench.gpu.results import Row, Run, table
 from bench.gpu.runner import Item, Lost, Process
 from bench.gpu.timing import FEWEST_SAMPLES, MOST_SAMPLES, MOST_SECONDS, sample
@@ -122,14 +122,21 @@ def run(
     return runner.run(cases, seconds, WEIGHTS, start, clock.now), clock, workers
 
 
+def test_families_and_contenders_are_selected() -> None:
+    cases = (softmax(4, 4, "f32"), gemm(8, 8, 8, "bf16"), gemm(8, 8, 8, "f32"))
+    chosen = runner.Selection(("gemm",), ("torch.compile", "triton", TUNED)).items(cases)
+    assert chosen == [(1, "torch"), (1, OURS), (1, CLUSTERED), (1, ONE_WARP), (2, "torch"), (2, OURS)]
+    assert runner.Selection().items(cases[:1]) == [(0, name) for name in names(cases[0])]
+
+
 def test_every_item_has_a_row_and_a_death_costs_one_item() -> None:
     done, _, workers = run({OURS}, 1.0)
     wanted = [("rows", name) for name in ("torch", "torch.compile", "triton", OURS)]
-    wanted += [("gemm", name) for name in ("torch", "triton", OURS, TUNED, CLUSTERED, "torch", OURS)]
+    wanted += [("gemm", name) for name in ("torch", "triton", OURS, TUNED, CLUSTERED, ONE_WARP, "torch", OURS, TUNED)]
     assert [(row.family, row.contender) for row in done.rows] == wanted
     assert [row.contender for row in done.rows if row.status != "ok"] == [OURS] * 3
     assert {row.note for row in done.rows if row.status == "failed"} == {"the process ended with status -11"}
-    assert len(workers) == 3
+    assert len(workers) == 4
     assert all(worker.ended for worker in workers)
 
 
@@ -192,7 +199,7 @@ worker.main("cpu")
 def test_a_run_ends_in_time_whatever_hangs() -> None:
     done, clock, _ = run(set(), 1e9, seconds=60)
     assert clock.time <= 60 * 1.1
-    assert len(done.rows) == 11
+    assert len(done.rows) == 13
     assert done.rows[-1].note in ("", "no time was left")
 
 
@@ -249,7 +256,7 @@ def test_tiny_cases_are_right_and_timed_in_the_emulator(
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
     from bench.gpu.worker import Worker
 
-    row = Worker("cpu").run(case, [name for name in names(case) if name not in (TUNED, CLUSTERED)][-1], 0.01)
+    row = Worker("cpu").run(case, [name for name in names(case) if name not in (TUNED, CLUSTERED, ONE_WARP)][-1], 0.01)
     assert (row.status, row.note) == ("ok", "")
     assert (row.seconds is None) == (case.family == "check")
 
@@ -264,8 +271,10 @@ def test_tiles_are_tuned_on_a_device_only(tmp_path: Path, monkeypatch: pytest.Mo
     row = Worker("cpu").run(case, TUNED, 0.01)
     assert (row.status, row.note) == ("skipped", "tiles are measured on a device")
     compile_ahead(case, tmp_path, "sm_90a")
-    assert len({path.read_bytes() for path in tmp_path.glob(f"{case.file_name}.tile?")}) == 4
-    assert len({path.read_text() for path in tmp_path.glob(f"{case.file_name}.tile?.txt")} - {""}) == 4
+    described = [json.loads(path.read_text()) for path in sorted(tmp_path.glob(f"{case.file_name}.tile*.json"))]
+    assert len({path.read_bytes() for path in tmp_path.glob(f"{case.file_name}.tile??")}) == len(described) > 8
+    assert len({each["name"] for each in described} - {""}) == len(described)
+    assert [each["cycles"] for each in described] == sorted(each["cycles"] for each in described)
     with pytest.raises(Missing, match="--compile"):
         prepare(TUNED, case, None, "cuda")
     with pytest.raises(Missing, match="no choice"):
@@ -290,43 +299,14 @@ def test_pairs_of_blocks_are_compiled_where_they_share(tmp_path: Path, monkeypat
     assert b"multicast::cluster" in Artifact.read(path).code
 
 
-def test_the_fastest_tile_is_taken_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tilewright.runtime.artifact import Artifact
-    from tilewright.runtime.cuda import module
-
-    case, clock = gemm(8, 8, 8, "f16"), FakeTime()
-
-    class Event:
-        def __init__(self, enable_timing: bool) -> None:
-            self.time = -1.0
-
-        def record(self) -> None:
-            self.time = clock.time
-
-        def synchronize(self) -> None:
-            pass
-
-        def elapsed_time(self, end: Event) -> float:
-            return end.time - self.time
-
-    @dataclass
-    class Module:
-        seconds: float
-        device: str
-
-        def __call__(self, *arrays: Any) -> None:
-            assert len(arrays) == 2
-            clock.time += self.seconds
-
-    for number in range(3):
-        (tmp_path / f"{case.file_name}.tile{number}.txt").write_text(f"tile {number}")
-    monkeypatch.setattr(Artifact, "read", lambda path: {"0": 3.0, "1": 1.0, "2": 2.0}[path.name[-1]])
-    monkeypatch.setattr(module, "DeviceModule", Module)
-    torch = SimpleNamespace(
-        float32="f32", float16="f16", bfloat16="bf16", cuda=SimpleNamespace(Event=Event),
-        randn=lambda shape, **_: SimpleNamespace(to=lambda dtype: (shape, dtype)),
-    )  # fmt: skip
-    assert prepare(TUNED, case, torch, "cuda", tmp_path) == Tuned(Module(1.0, "cuda"), "tile 1")
+def test_the_fastest_tile_that_is_right_is_taken() -> None:
+    tiles = [Tile(f"tile {number}", 1.0, seconds, error) for number, (seconds, error) in enumerate(
+        [(3.0, 1e-4), (1.0, 1e-1), (2.0, 1e-3), (0.5, float("nan"))]
+    )]  # fmt: skip
+    assert fastest(tiles, 1e-2) == 2
+    assert fastest(tiles, 1.0) == 1
+    with pytest.raises(Missing, match="right result"):
+        fastest(tiles[1:2], 1e-2)
 
 
 def test_code_compiled_ahead_runs_without_the_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,19 +26,25 @@ def machine() -> Gpu:
 
 def test_the_first_variant_is_what_compile_makes() -> None:
     """Plan and code: both share one place in the cache."""
-    (name, first), (other, second) = variants(product(), machine(), OPTIONS, 2)
+    first, second = variants(product(), machine(), OPTIONS, (0, 1))
     plain = build(product(), machine(), 1, OPTIONS)
-    assert first.plan == plain.plan
-    assert first.code == plain.code
-    assert name in plain.plan
+    assert first.artifact.plan == plain.plan
+    assert first.artifact.code == plain.code
+    assert first.tile in plain.plan
     assert "it was chosen" not in plain.plan
-    assert "it was chosen" in second.plan
-    assert other != name
-    assert other in second.plan
-    assert second.code != first.code
+    assert "it was chosen" in second.artifact.plan
+    assert second.tile != first.tile
+    assert second.tile in second.artifact.plan
+    assert second.artifact.code != first.artifact.code
+
+
+def test_variants_have_the_ranks_that_were_asked_for() -> None:
+    found = list(variants(product(), machine(), OPTIONS, (0, 3, 7, 10**6)))
+    assert len(found) == 3
+    assert 0 < found[0].cycles <= found[1].cycles <= found[2].cycles
 
 
 def test_there_are_no_more_variants_than_tiles() -> None:
     b = GraphBuilder()
     graph = b.finish([linalg.matmul(b.input("x", (1, 8), "f32"), b.input("y", (8, 1), "f32"))])
-    assert [name for name, _ in variants(graph, machine(), OPTIONS)] == [""]
+    assert [each.tile for each in variants(graph, machine(), OPTIONS)] == [""]
