@@ -71,13 +71,15 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
         name = "emulator"
     monkeypatch.setenv("TILEWRIGHT_DEVICE", name)
     if name == "cuda":
-        from tests.on_device import on_both
+        from tests.on_device import on_both, skipping_newer_targets
         from tilewright import emulator
+        from tilewright.runtime.cuda.bindings import CudaDriver
 
         def run(*arguments: Any, **options: Any) -> Any:
             return on_both(_opened(), *arguments, **options)
 
         monkeypatch.setattr(emulator, "run", run)
+        monkeypatch.setattr(CudaDriver, "load", skipping_newer_targets(CudaDriver.load))
     yield name
     if name == "cuda":
         from tests.on_device import end_if_lost

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,19 +83,23 @@ def ptx(instruction: Instruction) -> str:
     return "\n".join([*lines, "  ret;", "}", ""])
 
 
-def operands(instruction: Instruction, seed: int = 0) -> list[Array]:
+def operands(instruction: Instruction, warps: int = WARPS, seed: int = 0) -> list[Array]:
     """Raw words of a, b and c, each [warp, register, lane]: numbers of random signs and mantissas, exponents in a range
     that grows from warp to warp.
     """
     random, made = np.random.default_rng(seed), []
     kinds = (instruction.inputs, instruction.inputs, instruction.sums)
     for kind, count in zip(kinds, instruction.registers, strict=True):
-        shape = (WARPS, count * LANES * 4 // _BYTES[kind])
-        spread = np.resize(np.asarray(SPREADS), WARPS)[:, None]
-        exponents = np.rint(random.uniform(-1, 1, shape) * spread)
-        values = random.choice([-1.0, 1.0], shape) * random.uniform(1, 2, shape) * 2.0**exponents
-        made.append(_raw(values, kind).reshape(WARPS, -1, LANES))
+        shape = (warps, count * LANES * 4 // _BYTES[kind])
+        spread = np.resize(np.asarray(SPREADS), warps)[:, None]
+        made.append(_raw(numbers(random, shape, spread), kind).reshape(warps, -1, LANES))
     return made
+
+
+def numbers(random: np.random.Generator, shape: tuple[int, ...], spread: Any) -> Array:
+    """Numbers of random signs and mantissas, exponents up to `spread` from 0."""
+    signs, mantissas = random.choice([-1.0, 1.0], shape), random.uniform(1, 2, shape)
+    return np.asarray(signs * mantissas * 2.0 ** np.rint(random.uniform(-1, 1, shape) * spread))
 
 
 _BYTES = {"f64": 8, "f32": 4, "tf32": 4, "f16": 2, "bf16": 2, "f8e4m3fn": 1}
@@ -115,7 +120,7 @@ def run(instruction: Instruction, given: list[Array], device: str) -> Array:
     if device == "emulator":
         from tilewright import emulator
 
-        emulator.run(emulator.parse(ptx(instruction)), "mma", (WARPS, 1, 1), (LANES, 1, 1), [*given, found])
+        emulator.run(emulator.parse(ptx(instruction)), "mma", (len(found), 1, 1), (LANES, 1, 1), [*given, found])
         return found
     from tilewright.codegen.host_program import Kernel
     from tilewright.runtime.cuda.devices import open_driver
@@ -127,32 +132,38 @@ def run(instruction: Instruction, given: list[Array], device: str) -> Array:
     for slot, array in zip(slots, (*given, found), strict=True):
         slot.word.value = driver.allocate(array.nbytes)
         driver.upload(slot.word.value, array.ctypes.data, array.nbytes, 0)
-    kernel = Kernel("mma", "mma", (WARPS, 1, 1), (LANES, 1, 1), 0)
+    kernel = Kernel("mma", "mma", (len(found), 1, 1), (LANES, 1, 1), 0)
     driver.launch(driver.prepare(library, kernel, slots), 0)
     driver.synchronize(0)
     driver.download(found.ctypes.data, slots[3].word.value, found.nbytes, 0)
     return found
 
 
+def compare(path: Path) -> Iterator[tuple[str, Array]]:
+    """Every instruction of a file, and which words of its results the emulator has too."""
+    with np.load(path) as stored:
+        for instruction in INSTRUCTIONS:
+            given = [stored[f"{instruction.name}.{letter}"] for letter in "abcd"]
+            yield instruction.name, np.asarray(run(instruction, given[:3], "emulator") == given[3])
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.gpu.arithmetic", description=__doc__.split("\n\n")[0])
     parser.add_argument("--out", type=Path, help="run on the GPU and write operands and results")
+    parser.add_argument("--warps", type=int, default=WARPS, help=f"of each instruction (default: {WARPS})")
     parser.add_argument("--compare", type=Path, help="run the emulator on the operands of a file and compare")
     parser.add_argument("--device", choices=("cuda", "emulator"), default="cuda", help="where --out runs")
     options = parser.parse_args(arguments)
     if options.out is not None:
         stored: dict[str, Array] = {}
         for instruction in INSTRUCTIONS:
-            given = operands(instruction)
+            given = operands(instruction, options.warps)
             given.append(run(instruction, given, options.device))
             stored |= {f"{instruction.name}.{letter}": array for letter, array in zip("abcd", given, strict=True)}
         np.savez_compressed(options.out, **stored)  # type: ignore[arg-type]
     if options.compare is not None:
-        with np.load(options.compare) as stored_file:
-            for instruction in INSTRUCTIONS:
-                given = [stored_file[f"{instruction.name}.{letter}"] for letter in "abcd"]
-                same = run(instruction, given[:3], "emulator") == given[3]
-                print(f"{instruction.name}: {int(same.sum())} of {same.size} words are the same")
+        for name, same in compare(options.compare):
+            print(f"{name}: {int(same.sum())} of {same.size} words are the same")
     return 0
 
 

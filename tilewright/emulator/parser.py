@@ -538,7 +538,7 @@ _CALCULATE: dict[str, Callable[[int, int], int]] = {
     "|": operator.or_, "^": operator.xor, "&": operator.and_, "<<": operator.lshift, ">>": operator.rshift,
     "+": operator.add, "-": operator.sub, "*": operator.mul,
     "/": lambda left, right: abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1),
-    "%": lambda left, right: abs(left) % abs(right) * (-1 if left < 0 else 1),
+    "%": lambda left, right: left % 2**64 % (right % 2**64),  # unsigned in 64 bits, as ptxas 13.0 computes it
 }  # fmt: skip
 
 

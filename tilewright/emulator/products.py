@@ -3,8 +3,8 @@
 Floats: the products of a block of K and the accumulator are aligned to the largest exponent among them, cut to a fixed
 number of fraction bits, added exactly, and the sum is cut to f32 (to nearest for an f16 result). Width of the block and
 fraction bits depend on the generation: Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores",
-2021, for sm_70 to sm_80; Li et al., "FTTN", 2024, for sm_90. f64 is a chain of fused multiply-adds along K; integers
-are exact and wrap, or saturate with `.satfinite`.
+2021, for sm_70 to sm_80; Li et al., "FTTN", 2024, for sm_90, which agrees with an H200 in every bit that a test has.
+f64 is a chain of fused multiply-adds along K; integers are exact and wrap, or saturate with `.satfinite`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,13 @@ class Unit:
     bits32: int
     fraction: int
     fraction8: int = 13  # of 8-bit floats
+    unpacks8: bool = False  # `mma` of 8-bit floats is assembled to conversions and two products of f16
 
 
-UNITS = {70: Unit(4, 4, 23), 75: Unit(4, 4, 24), 80: Unit(8, 4, 24), 90: Unit(16, 8, 25)}
+UNITS = {
+    70: Unit(4, 4, 23), 75: Unit(4, 4, 24), 80: Unit(8, 4, 24), 90: Unit(16, 8, 25, unpacks8=True),
+    100: Unit(16, 8, 25),
+}  # fmt: skip
 _LEAST_EXPONENT = {"f16": -14, "bf16": -126, "tf32": -126, "e4m3": -6, "e5m2": -14}
 
 
@@ -106,6 +110,20 @@ def multiply(
         part = slice(start, start + width)
         c = _block(a[:, :, part], b[:, part], c, exponents_a[:, :, part], exponents_b[:, part], fraction, result)
     return c
+
+
+def multiply_unpacked(a: Array, b: Array, c: Array, result: str, unit: Unit) -> Array:
+    """`multiply` for `mma` of 8-bit floats as ptxas 13.0 assembles it for sm_90, which has no unit for them.
+
+    Of every four neighbours along K the first two are converted to f16 and multiplied, then the last two; both products
+    are added in the unit, and their sum to `c` by an addition of its own.
+    """
+    pairs = np.arange(a.shape[2]) % 4 < 2
+    sums = np.zeros_like(c)
+    for part in (pairs, ~pairs):
+        sums = multiply(a[:, :, part], b[:, part], sums, ("f16", "f16"), result, unit)
+    narrow = to_f16(c + sums) if result == "f16" else to_f32(c + sums)
+    return np.asarray(narrow.astype(np.float64))
 
 
 def _exponents(values: Array, least: int) -> Array:

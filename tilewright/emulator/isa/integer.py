@@ -122,10 +122,13 @@ def quotient(a: Any, b: Any) -> Any:
 
 
 def remainder(a: Any, b: Any) -> Any:
-    """The remainder of `quotient`, with the sign of the dividend."""
+    """The remainder of `quotient`, with the sign of the dividend; by zero all ones.
+
+    PTX ISA leaves division by zero open. An H200 gives all ones for both.
+    """
     a, b = np.broadcast_arrays(np.asarray(a), np.asarray(b))
     safe = np.where(b == 0, b.dtype.type(1), b)
-    return np.where(b == 0, a, a - quotient(a, safe) * safe)
+    return np.where(b == 0, ~a.dtype.type(0), a - quotient(a, safe) * safe)
 
 
 def minimum(decoder: Decoder, kind: str) -> Built:

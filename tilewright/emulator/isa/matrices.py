@@ -13,7 +13,7 @@ from tilewright.emulator.fragments import Fragment, matrix_8x8, mma_a, mma_b, mm
 from tilewright.emulator.isa.load_store import space_of
 from tilewright.emulator.isa.table import Built, instruction, whole_warps
 from tilewright.emulator.lanes import Lanes
-from tilewright.emulator.products import Unit, elements, multiply, registers, unit_of
+from tilewright.emulator.products import Unit, elements, multiply, multiply_unpacked, registers, unit_of
 from tilewright.emulator.scalars import CONTAINERS, WIDTHS, Array
 from tilewright.emulator.syntax import Operand
 
@@ -94,7 +94,10 @@ def product(
             fragment.gather(elements(operand.fetch(lanes), kind))
             for fragment, operand, kind in ((fa, a, kind_a), (fb, b, kind_b), (fc, c, kind_c))
         )
-        found = multiply(left, right, addend, (kind_a, kind_b), kind_d, unit, saturate=saturate, bits=bits)
+        if unit.unpacks8 and kind_a in ("e4m3", "e5m2"):
+            found = multiply_unpacked(left, right, addend, kind_d, unit)
+        else:
+            found = multiply(left, right, addend, (kind_a, kind_b), kind_d, unit, saturate=saturate, bits=bits)
         d.put(lanes, registers(fc.scatter(found), kind_d))
         known = lanes.state.undefined
         if known and not known.keys().isdisjoint((*a.reads, *b.reads, *c.reads, *d.writes)):

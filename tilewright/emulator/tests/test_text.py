@@ -49,7 +49,7 @@ def test_constants_are_calculated() -> None:
     add.u32 %r1, %r1, %r2; st.global.u32 [%rd1 + 3*4 - 2*2], %r1;"""
     target = np.zeros(4, np.uint32)
     execute(body, np.zeros(4, np.uint32), target, threads=1, before=".const .align 4 .b32 c[2] = {1, 0xf0 & ~16 ^ 1};")
-    assert target.tolist() == [0, 0, 18 + 2 - 6 + 0xE1, 0]
+    assert target.tolist() == [0, 0, 18 + 2 + 2 + 0xE1, 0]
 
 
 @pytest.mark.parametrize("extents", [(0, 1, 1), (17, 1, 1), (4, 4, 2)])
@@ -120,9 +120,10 @@ def test_calls_through_registers_go_to_the_function_whose_address_they_hold() ->
     body = """
     and.b32 %r1, %r0, 1; mov.u64 %rd5, table; mad.wide.u32 %rd5, %r1, 8, %rd5; ld.global.u64 %rd6, [%rd5];
     setp.gt.u32 %p1, %r0, 27; mov.u64 %rd7, other; selp.b64 %rd6, %rd7, %rd6, %p1; setp.ne.u32 %p2, %r0, 5;
-    { .param .b32 x; .param .b32 y; st.param.b32 [x], %r0; st.param.b32 [y], 55;
+    { .param .b32 x; .param .b32 y; st.param.b32 [x], %r0;
       kind: .callprototype (.param .b32 _) _ (.param .b32 _); @%p2 call (y), %rd6, (x), kind;
       ld.param.b32 %r2, [y]; }
+    selp.b32 %r2, %r2, 55, %p2;
     st.global.u32 [%rd3], %r2;
     """
     out = np.zeros(32, np.uint32)

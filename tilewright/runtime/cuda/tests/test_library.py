@@ -71,7 +71,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     (folder / "shim.c").write_text(SHIM)
     command = [compiler, "-shared", "-fPIC", "-o", str(folder / "libcuda.so.1"), str(folder / "shim.c")]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
-    return {**os.environ, "LD_LIBRARY_PATH": str(folder), "PYTHONPATH": str(ROOT)}
+    return {**os.environ, "LD_LIBRARY_PATH": str(folder), "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
 
 
 def test_modules_run_through_the_bindings(environment: dict[str, str]) -> None:
