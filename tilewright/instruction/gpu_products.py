@@ -46,10 +46,11 @@ from tilewright.operator.rules.gpu_product import BlockShape
 ROUNDING = "round-to-tf32"  # the pass that rounds what instructions read as tf32
 # Chosen, where the deduction leaves it open and for multiply-adds.
 STAGES = 3  # slices of k in shared memory where copies are asynchronous: one is read while two are on their way
-FMA_DEPTH = 8  # points of k for which a thread keeps its rows and columns in registers
+FMA_DEPTH = 16  # of a k tile of multiply-adds
+FMA_STAGES = 2  # of those: a slice is on its way while another one, of 16 x 64 instructions of a thread, is multiplied
 # Tiles of a block without a matrix instruction, and rows and columns of a thread: the first that fits.
 FMA_TILES = (((128, 128), (8, 8)), ((128, 64), (8, 4)), ((64, 64), (4, 4)))
-FMA_REGISTERS = 192  # of a thread, for sums and what it keeps: 8 x 8 of f32, for which ptxas 13.0 takes 153 in all
+FMA_REGISTERS = 96  # of a thread, for sums and factors of two points of k: 8 x 8 of f32, 128 in all with ptxas 13.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +150,7 @@ def block_shape(
     what = f"{m}x{n}x{k} {a},{b}->{c}{by_route}"
     if not found.candidates:
         target = mma_target(machine, intrinsics)
-        stages = STAGES if target.async_copies else 1
+        stages = FMA_STAGES if target.async_copies else 1
         rounded, words = (_rounded(m), _rounded(n)), -(-bits(c) // 32)
         shape = _fma_shape(rounded, words, target.subgroup_size, stages, machine)
         reason = f"no matrix instruction takes {a},{b}->{c}{by_route}{_without(a, input_precision)}"
@@ -314,7 +315,7 @@ def _fma_shape(rounded: tuple[int, int], words: int, lanes: int, stages: int, ma
     where it passes through that, and of which every multiprocessor gets one; with as many warps as it has sums for.
     """
     for tile, box in FMA_TILES:
-        held, passing = (prod(box) + FMA_DEPTH * sum(box)) * words, 4 * words * prod(tile)
+        held, passing = (prod(box) + 2 * sum(box)) * words, 4 * words * prod(tile)
         blocks = prod(-(-size // most) for size, most in zip(rounded, tile, strict=True))
         fits = held <= FMA_REGISTERS and 2 * passing <= machine.shared_bytes_per_block
         if fits and blocks >= machine.multiprocessors:
@@ -322,5 +323,5 @@ def _fma_shape(rounded: tuple[int, int], words: int, lanes: int, stages: int, ma
     m, n = (min(most, size) for most, size in zip(tile, rounded, strict=True))
     rows, columns = 1, 1
     while rows * columns * lanes * prod(box) < m * n:
-        rows, columns = (2 * rows, columns) if m // rows > n // columns else (rows, 2 * columns)
+        rows, columns = (2 * rows, columns) if 2 * m // rows > n // columns else (rows, 2 * columns)
     return BlockShape(m, n, FMA_DEPTH, (rows, columns), "fma", stages)

@@ -238,7 +238,16 @@ def test_a_transformer_block(dtype: str) -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "transposes", "wide"),
-    [("f16", "", True), ("f16", "ab", True), ("i8", "b", True), ("f32", "ab", False), ("f64", "", False)],
+    [
+        ("f16", "", True),
+        ("f16", "ab", True),
+        ("i8", "b", True),
+        ("f64", "", False),
+        ("f32", "", False),
+        ("f32", "a", True),
+        ("f32", "b", False),
+        ("f32", "ab", False),
+    ],
 )
 def test_aligned_products_copy_whole_sectors_without_conflicts(dtype: str, transposes: str, wide: bool) -> None:
     """By the emulator's counts: no bank conflicts, no sector of global memory more than the bytes need.
@@ -261,6 +270,7 @@ def test_aligned_products_copy_whole_sectors_without_conflicts(dtype: str, trans
     copies = [line for line in ptx(module).splitlines() if "cp.async." in line and "group" not in line]
     assert copies
     assert not wide or all("cp.async.cg" in line and ", 16" in line for line in copies)
+    assert dtype != "f32" or "st.shared" not in ptx(module)  # threads store their sums themselves
 
 
 @pytest.mark.parametrize("name", sorted({each.name for each in PIPELINES["gpu"]} - REQUIRED))

@@ -87,11 +87,11 @@ def test_machines_that_multiply_f32_make_one_product() -> None:
 @pytest.mark.parametrize(
     ("sizes", "machine", "dtype", "tile", "warps"),
     [
-        ((4096, 4096), "sm_80", "f32", (128, 128), (2, 4)),
+        ((4096, 4096), "sm_80", "f32", (128, 128), (4, 2)),
         ((1024, 1024), "sm_80", "f32", (128, 64), (4, 2)),  # 64 tiles of 128 x 128 on 108 multiprocessors
-        ((512, 512), "sm_80", "f32", (64, 64), (2, 4)),
+        ((512, 512), "sm_80", "f32", (64, 64), (4, 2)),
         ((4096, 4096), "sm_75", "f32", (128, 64), (4, 2)),  # 128 x 128 results fill what memory a block may have
-        ((4096, 4096), "sm_75", "f64", (64, 64), (2, 4)),  # sums of two registers
+        ((4096, 4096), "sm_75", "f64", (64, 64), (4, 2)),  # sums of two registers
         ((5, 4096), "sm_80", "f32", (16, 64), (1, 2)),
     ],
 )

@@ -127,6 +127,7 @@ class _Assignment:
         self.warps = warps if isinstance(warps, int) else prod(warps)
         self.access_bytes, self.promote, self.stage_c = access_bytes, promote, stage_c
         self.sums: set[LinearLayout] = set()  # of products of one warp
+        self.fma_sums: set[LinearLayout] = set()  # those of multiply-adds
         self.transposed: set[tuple[str, tuple[int, ...]]] = set()  # instruction and result of those computed as b^T a^T
         self.seen: dict[tuple[int, ...], LinearLayout] = {}  # of every shape the first layout, or that of a product
         self.staged: dict[tuple[int, ...], LinearLayout] = {}  # of products of four warps
@@ -188,6 +189,8 @@ class _Assignment:
                 transposed = (op.intrinsic.data, shape(op.result)) in self.transposed
                 layouts = dot_layouts(fragments_record(op), extents_of(op), self.distributed, self.lanes, transposed)
                 self.sums.add(layouts[2])
+                if fragments_record(op) is None:
+                    self.fma_sums.add(layouts[2])
                 for index, layout in enumerate(layouts):
                     if self.promote:
                         self.load_tiles(op.operands[index], layout)
@@ -356,10 +359,10 @@ class _Assignment:
     def fills_sectors(self, op: tile.StoreOp, layout: LinearLayout) -> bool:
         """Whether threads that store what they hold of a product move no more than there is to store.
 
-        Of a product of four warps, or of one where lanes load what they hold.
+        Of a product of four warps, of multiply-adds, or of one where lanes load what they hold.
         """
         kernel = _kernel(op)
-        if self.by_tiles and layout in self.sums and self.stage_c != "on":
+        if layout in (self.sums if self.by_tiles else self.fma_sums) and self.stage_c != "on":
             self.promise(op)
         elif not any(isinstance(each, circular_buffer.CircularOp) for each in kernel.body.block.ops):
             return False

@@ -20,12 +20,12 @@ from tilewright.kernel.facts import COPIES, NOTHING, facts_of
 from tilewright.kernel.passes.common.settings import at_least, one_of
 from tilewright.kernel.passes.common.trip import computed, only_user
 from tilewright.kernel.passes.gpu.distribution.access import aligned, coalesced, neighbours
-from tilewright.kernel.passes.gpu.distribution.layout import layout_of, with_layout
+from tilewright.kernel.passes.gpu.distribution.layout import canonical, layout_of, with_layout
 from tilewright.kernel.passes.gpu.distribution.opaque import memory_between
 from tilewright.kernel.passes.gpu.distribution.rows import MEMORIES, Rows, rows_between
 from tilewright.kernel.passes.gpu.distribution.staging import places, staging
 from tilewright.kernel.simt import COPY_BYTES, SHARED, element_bytes
-from tilewright.layouts.access import contiguity
+from tilewright.layouts.access import SECTOR_BYTES, contiguity
 from tilewright.layouts.linear import LinearLayout
 from tilewright.layouts.opaque import Opaque
 
@@ -172,9 +172,13 @@ def _candidate(op: Operation, body: Block, written: set[SSAValue], lies: str) ->
         width //= 2
     if width * size not in COPY_BYTES or not own.of("register"):
         return None
-    # Where copies are narrower than loads, neighbouring threads copy neighbouring pieces.
-    warps, lanes = own.in_size("warp"), own.in_size("lane")
-    copied = coalesced(shape(op.result), tile.strides_of(op), width, warps, lanes)
+    # Where copies are narrower than loads, neighbouring threads copy neighbouring pieces of a sector. Memory is then
+    # that of these copies, in which they have no bank conflicts.
+    warps, lanes, run = own.in_size("warp"), own.in_size("lane"), max(width, SECTOR_BYTES // size)
+    copied = coalesced(shape(op.result), tile.strides_of(op), width, warps, lanes, run)
+    if width < neighbours(own, tile.strides_of(op), max(1, align // size)):
+        other = _memory(canonical(copied.reshape(source.shape)), target, size * 8, lies, bool(reshapes))
+        memory = other if other.run(copied, shape(op.result)) >= width else memory
     if memory.run(copied, shape(op.result)) < width or neighbours(copied, tile.strides_of(op), width) < width:
         copied = own
     type_ = with_layout(op.result.type, copied)

@@ -33,11 +33,18 @@ def row_bytes(op: tile.LoadOp | tile.StoreOp, extents: Sequence[int]) -> int:
     return gcd(begin_bytes(op), ACCESS_BYTES, *others)
 
 
-def coalesced(extents: Sequence[int], strides: Sequence[int], most: int, warps: int, lanes: int) -> LinearLayout:
-    """Neighbouring threads on neighbouring elements of memory, each with at most `most` of them."""
+def coalesced(
+    extents: Sequence[int], strides: Sequence[int], most: int, warps: int, lanes: int, run: int | None = None
+) -> LinearLayout:
+    """Neighbouring threads on neighbouring elements of memory, each with at most `most` of them.
+
+    Threads share `run` elements of a row (default: all) before they go to the next row; the rest of a row is in further
+    registers.
+    """
     order = sorted(range(len(extents)), key=lambda dim: (extents[dim] == 1, abs(strides[dim]) or 1 << 62, -dim))
     contiguous = min(most, extents[order[0]]) if strides[order[0]] == 1 else 1
-    return canonical(coalesced_blocked(extents, order, contiguous, warps, lanes).to_linear(extents))
+    shared = [min(n, run) if run is not None and dim == order[0] else n for dim, n in enumerate(extents)]
+    return canonical(coalesced_blocked(shared, order, contiguous, warps, lanes).to_linear(extents))
 
 
 class Access:
