@@ -46,9 +46,12 @@ MOST_STAGES, SAFE_STAGES, USUAL_STAGES, FEWEST_STAGES = 8, 4, 3, 2
 DEEPENED = 24  # candidates that are tried with other numbers of stages
 MOST_SPLITS = 16
 
-# Assumed, orders of magnitude that no GPU has measured.
-SLICE_CYCLES = {False: 40, True: 10}  # cycles of a slice for what orders it: a barrier of all threads; an mbarrier
-OVERLAP_LOSS = 0.15  # of the time of what should be hidden behind something longer
+# Fitted to the times of 168 tiles of 14 products on an H200 (`bench/gpu/results`). The first of each pair is for slices
+# that threads copy, the second for bulk copies.
+SLICE_CYCLES = {False: 60, True: 40}  # cycles of a slice for what orders it: a barrier of all threads; an mbarrier
+OVERLAP_LOSS = {False: 0.3, True: 0.05}  # of the time of what should be hidden behind something longer
+ROW_CYCLES = 1.5  # of the copy engine, for each row of at most `ROW_BYTES`
+ROW_BYTES = 128
 
 
 @dataclass(frozen=True)
@@ -355,7 +358,8 @@ class Price:
         warps = prod(shape.warps) * together
         products *= max(1.0, machine.subcores / warps)
         longest = max(products, memory, feed)
-        shared = longest + OVERLAP_LOSS * (products + memory + feed - longest)
+        loss = OVERLAP_LOSS[each.warpgroup]
+        shared = longest + loss * (products + memory + feed - longest)
         busy = trips * (shared + ordering / together)
         latency, own = machine.copy_cycles, machine.block_cycles
         chain = trips * max(products + ordering, (latency + feed) / max(1, shape.stages - 1))
@@ -367,10 +371,10 @@ class Price:
         else:
             total = max(per_unit * (busy + around / together), ceil(per_unit / together) * (chain + around))
         least = self.least()
-        return max(total, least) + OVERLAP_LOSS * min(total, least) + self.adding(each)
+        return max(total, least) + loss * min(total, least) + self.adding(each)
 
     def slice_cycles(self, each: Candidate) -> tuple[float, float, float]:
-        """Cycles of one slice: of its products, of shared memory, of the way from L2."""
+        """Cycles of one slice: of its products, of shared memory, of the way from L2 and through the copy engine."""
         shape, machine = each.shape, self.machine
         m, n, k = extents(each.record)
         record_rate = m * n * k / each.record.cost.issue_cycles * each.record.cost.units_per_core
@@ -379,15 +383,21 @@ class Price:
         products = shape.m * shape.n * shape.k * (THREE if shape.precision else 1)
         rows, columns = shape.m // shape.warps[0], shape.n // shape.warps[1]
         warps = shape.warps[0] * shape.warps[1]
+        feed = bytes_ / self.l2(each)
         read = warps * (rows + columns) * shape.k * size
         if each.warpgroup:  # a group reads its b once for each of its products
             groups = warps // WARPS
             read = groups * (WARPS * rows + columns * (WARPS * rows // m)) * shape.k * size
-        return (
-            products / min(record_rate, machine_rate),
-            (read + bytes_) / machine.shared_bytes_per_cycle,
-            bytes_ / self.l2(each),
-        )
+            feed = max(feed, ROW_CYCLES * self._copied_rows(shape))
+        shared = (read + bytes_) / machine.shared_bytes_per_cycle
+        return products / min(record_rate, machine_rate), shared, feed
+
+    def _copied_rows(self, shape: BlockShape) -> int:
+        """Rows of at most `ROW_BYTES` that the copy engine brings for a slice of both operands, as these are stored."""
+        size, mma = self.problem.operand_bytes, self.problem.mma
+        a = (shape.k, shape.m) if mma.lhs_transposed else (shape.m, shape.k)
+        b = (shape.n, shape.k) if mma.rhs_transposed else (shape.k, shape.n)
+        return sum(rows * ceil(columns * size / ROW_BYTES) for rows, columns in (a, b))
 
     def resident(self, each: Candidate) -> int:
         """Blocks that a multiprocessor holds at once; one where blocks stay."""

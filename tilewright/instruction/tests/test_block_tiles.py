@@ -61,7 +61,7 @@ def test_three_products_are_priced_as_three_and_hold_their_parts(machine: str) -
     )
     assert {each.shape.precision for each in one} == {""}
     assert {each.shape.precision for each in three} == {"tf32x3"}
-    assert 2.5 < three[0].cycles / one[0].cycles < 4
+    assert 2 < three[0].cycles / one[0].cycles < 4
     held = {replace(each.shape, precision=""): each.registers for each in one}
     assert all(each.registers > held.get(replace(each.shape, precision=""), 0) for each in three)
     assert three[0].registers <= 255
