@@ -73,7 +73,7 @@ class Options:
     mma            which matrix instructions products may take: "auto", or on an NVIDIA GPU those of one warp whose
                    fragment layouts are documented ("mma.sync") or those whose fragments only memory knows ("wmma")
     cluster        blocks of an NVIDIA GPU that bring together what all of them read, where a product's operands come by
-                   the copy engine: 1, 2 or 4. No GPU has measured what it gains
+                   the copy engine: 1, 2 or 4. On an H200 pairs gain nothing but in small ragged products
     search         how mapping and schedule of products are chosen: by "rules", or "joint": ranked by the model, the
                    best timed on this machine, once; the compile cache and the `.twm` keep what was found
     trials         schedules to time per product in a joint search

@@ -28,6 +28,7 @@ class Row:
     note: str = ""
     flops: int = 0
     bytes: int = 0
+    beside: float | None = None  # seconds of torch, timed in turns with this contender
     tiles: list[dict[str, Any]] = field(default_factory=list)  # `contenders.Tile`s that were timed
 
 
@@ -54,7 +55,7 @@ def table(run: Run) -> str:
     lines += ["| family | case | dtype | contender | µs | TFLOP/s | GB/s | of copy | ours vs it | error |",
               "| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"]  # fmt: skip
     for rows in _by_case([row for row in run.rows if row.family != "check"]):
-        ours = next((row.seconds for row in rows if row.contender == OURS), None)
+        ours = next((row for row in rows if row.contender == OURS), None)
         for row in rows:
             if row.seconds is not None:
                 lines.append(_line(row, ours, rate))
@@ -68,14 +69,30 @@ def table(run: Run) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _line(row: Row, ours: float | None, rate: float | None) -> str:
+def ratio(row: Row, ours: Row | None) -> float | None:
+    """Seconds of a contender by ours: by those of torch that were taken in turns with each, where there are such.
+
+    >>> row = Row("gemm", "big", "f16", "torch", "ok", seconds=2.0)
+    >>> ratio(row, Row("gemm", "big", "f16", OURS, "ok", seconds=1.0, beside=3.0))
+    3.0
+    >>> ratio(Row("gemm", "big", "f16", "triton", "ok", 1.5, beside=2.0), Row("gemm", "big", "f16", OURS, "ok", 1.0))
+    1.5
+    """
+    if ours is None or not ours.seconds or not row.seconds:
+        return None
+    if ours.beside and (row.beside or row.contender == "torch"):
+        return (row.seconds / row.beside if row.beside else 1.0) / (ours.seconds / ours.beside)
+    return row.seconds / ours.seconds
+
+
+def _line(row: Row, ours: Row | None, rate: float | None) -> str:
     seconds = row.seconds or float("nan")
     moved = row.bytes / seconds
     cells = [
         row.family, row.case, row.dtype, row.contender, f"{seconds * 1e6:.1f}",
         f"{row.flops / seconds * 1e-12:.1f}" if row.flops else "", f"{moved * 1e-9:.0f}",
         f"{100 * moved / rate:.0f} %" if rate and not row.flops else "",
-        f"{seconds / ours:.2f}" if ours and row.contender != OURS else "",
+        f"{found:.2f}" if row.contender != OURS and (found := ratio(row, ours)) is not None else "",
         "" if row.error is None else f"{row.error:.1e}",
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"

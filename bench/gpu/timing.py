@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bench.gpu.clock import Clock
+from bench.gpu.clock import Clock, Work
+from tilewright.dataclass import dataclass
 from tilewright.runtime.cuda.measure import Timing
 
 MOST_SETS, FEWEST_SAMPLES, MOST_SAMPLES = 64, 5, 200
@@ -24,23 +25,39 @@ def input_sets(bytes_of_a_set: int, clock: Clock) -> int:
     return max(2, min(wanted, MOST_SETS, clock.memory_bytes // size))
 
 
-def sample(call: Callable[[int], object], sets: int, clock: Clock, seconds: float) -> Timing:
-    """Time `call(number of a set)`: every sample goes through all sets, for about `seconds` in total at most.
+@dataclass(frozen=True)
+class Recorded:
+    """Calls over all sets of inputs in a row, ready to be started; `keep` is what they use."""
 
-    Calls that are compiled when first used are warm after the first round, which is not counted.
-    """
+    work: Work
+    sets: int
+    keep: object = None
+
+
+def record(call: Callable[[int], object], sets: int, clock: Clock, keep: object = None) -> Recorded:
+    """`call(number of a set)` for every set, called once before, so that what is compiled when first used is warm."""
 
     def work() -> None:
         for number in range(sets):
             call(number)
 
     work()
+    return Recorded(clock.recorded(work), sets, keep)
+
+
+def sample(recorded: Recorded, clock: Clock, seconds: float, beside: Recorded | None = None) -> list[Timing]:
+    """Time calls for about `seconds` in total at most, in turns with those of `beside`, if that is given.
+
+    Turns make both meet the same clocks and temperatures. The first round is not counted.
+    """
+    jobs = [recorded, *([] if beside is None else [beside])]
     start, seconds = clock.now(), min(seconds, MOST_SECONDS)
-    recorded = clock.recorded(work)
-    clock.seconds(recorded)
-    found: list[float] = []
-    while len(found) < FEWEST_SAMPLES or (clock.now() - start < seconds and len(found) < MOST_SAMPLES):
-        found.append(clock.seconds(recorded) / sets)
+    found: list[list[float]] = [[] for _ in jobs]
+    for job in jobs:
+        clock.seconds(job.work)
+    while len(found[0]) < FEWEST_SAMPLES or (clock.now() - start < seconds and len(found[0]) < MOST_SAMPLES):
+        for job, times in zip(jobs, found, strict=True):
+            times.append(clock.seconds(job.work) / job.sets)
         if clock.now() - start > 4 * seconds:
             break
-    return Timing.of(found)
+    return [Timing.of(times) for times in found]

@@ -20,7 +20,9 @@ from bench.gpu.cases import CASES, CHECKS, Case, tiny
 from bench.gpu.clock import Clock, CudaClock, WallClock
 from bench.gpu.inputs import inputs, unwritten
 from bench.gpu.results import Row
-from bench.gpu.timing import input_sets, sample
+from bench.gpu.timing import Recorded, input_sets, record, sample
+
+REFERENCE = "torch"  # what every other contender is timed in turns with
 
 
 def main(device: str, compiled: Path | None = None) -> None:
@@ -63,6 +65,7 @@ class Worker:
         import torch
 
         self.device, self.torch, self.compiled = device, torch, compiled
+        self._reference: tuple[Case | None, Recorded | None] = None, None  # the case at hand, by torch
         self.clock: Clock = CudaClock(torch) if device == "cuda" else WallClock()
         torch.backends.cudnn.allow_tf32 = False  # f32 means f32
         torch.backends.cudnn.benchmark = True
@@ -124,8 +127,14 @@ class Worker:
         sets = input_sets(sum(tensor.nbytes for tensor in self._inputs(case, seed=2)), self.clock)
         sets = 2 if self.device == "cpu" else sets
         given = [self._inputs(case, seed=2 + number) for number in range(sets)]
-        timing = sample(lambda number: function(*given[number]), sets, self.clock, max(0.05, seconds))
+        recorded = record(lambda number: function(*given[number]), sets, self.clock, keep=(function, given))
+        known, reference = self._reference
+        beside = reference if known is case and row.contender != REFERENCE else None
+        timing, *others = sample(recorded, self.clock, max(0.05, seconds), beside)
         row.seconds, row.low, row.high, row.samples = timing.seconds, timing.low, timing.high, timing.samples
+        row.beside = others[0].seconds if others else None
+        if row.contender == REFERENCE:
+            self._reference = case, recorded
 
     def _inputs(self, case: Case, seed: int) -> list[Any]:
         return inputs(case, self.torch, self._place, seed)

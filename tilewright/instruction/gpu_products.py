@@ -169,7 +169,7 @@ def block_shape(
     if cluster > 1:
         alone = _alone(first, (m, n), cluster, machine, off)
         first = first if alone else replace(first, shape=replace(first.shape, cluster=cluster))
-        shared = f"{cluster} blocks bring together what all read, where that is less, as asked: measured on no GPU"
+        shared = f"{cluster} blocks bring together what all read, where that is less, as asked"
         reason += f"; no clusters of {cluster} blocks: {alone}" if alone else f"; {shared}"
     tile = (first.shape.m, first.shape.n, first.shape.k)
     other = next((each for each in others if (each.shape.m, each.shape.n, each.shape.k) != tile), None)

@@ -22,7 +22,7 @@ from bench.gpu.clock import Work
 from bench.gpu.contenders import CLUSTERED, MINE, ONE_WARP, OURS, TUNED, Missing, Tile, Tuned, fastest, names, prepare
 from bench.gpu.results import Row, Run, table
 from bench.gpu.runner import Item, Lost, Process
-from bench.gpu.timing import FEWEST_SAMPLES, MOST_SAMPLES, MOST_SECONDS, sample
+from bench.gpu.timing import FEWEST_SAMPLES, MOST_SAMPLES, MOST_SECONDS, Recorded, record, sample
 
 ROOT = Path(__file__).parents[3]
 
@@ -68,7 +68,7 @@ def test_inputs_rotate_and_the_median_is_of_one_call() -> None:
         calls.append(number)
         clock.time += 0.001 * (1 + number)
 
-    timing = sample(call, 3, clock, 0.06)
+    (timing,) = sample(record(call, 3, clock), clock, 0.06)
     assert calls[:6] == [0, 1, 2, 0, 1, 2]
     assert len(calls) == 3 * (timing.samples + 2)
     assert (timing.seconds, timing.low, timing.high) == pytest.approx((0.002, 0.002, 0.002))
@@ -82,8 +82,24 @@ def test_sampling_ends(each: float, samples: int) -> None:
     def call(number: int) -> None:
         clock.time += each / 2
 
-    assert sample(call, 2, clock, 1e9).samples == samples
+    assert sample(record(call, 2, clock), clock, 1e9)[0].samples == samples
     assert clock.time <= max(6 * each, 4 * MOST_SECONDS + 3 * each)
+
+
+def test_contenders_take_turns() -> None:
+    clock, calls = FakeTime(), []
+
+    def timed(name: str, each: float) -> Recorded:
+        def call(number: int) -> None:
+            calls.append(name)
+            clock.time += each
+
+        return record(call, 1, clock)
+
+    ours, others = sample(timed("ours", 1e-3), clock, 0.02, timed("torch", 3e-3))
+    assert (ours.seconds, others.seconds) == pytest.approx((1e-3, 3e-3))
+    assert calls[2:6] == ["ours", "torch", "ours", "torch"]
+    assert ours.samples == others.samples == FEWEST_SAMPLES
 
 
 class FakeWorker:

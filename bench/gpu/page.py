@@ -1,0 +1,223 @@
+"""The page of results on GPUs, docs/reference/gpu-results.md, from the files in bench/gpu/results.
+
+    python -m bench.gpu.page                                # writes the page
+
+A file `run-*.json` is what `python -m bench.gpu --out` wrote, `constants-*.json` what `bench.gpu.calibrate` did,
+`networks-*.json` what `bench.gpu.networks` did. A case that several runs have is taken from the last one, by file name.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.gpu import results
+from bench.gpu.contenders import ONE_WARP, OURS, TUNED
+from bench.gpu.results import ratio
+
+FOLDER = Path(__file__).parent / "results"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "gpu-results.md"
+MULTIPROCESSORS = 132  # of an H100 SXM and an H200
+PEAKS = {  # the constant that is the peak of a type
+    "f16": "wgmma_f16", "bf16": "wgmma_bf16", "tf32": "wgmma_tf32", "s8": "wgmma_s8", "f64": "mma_m16n8k16_f64",
+    "f32": "fma_f32",
+}  # fmt: skip
+BOUND_BY_MEMORY = ("rows", "elementwise", "copy")
+Row = dict[str, Any]
+
+
+def main() -> int:
+    PAGE.write_text(page(_load("run"), _load("constants"), _load("networks")))
+    return 0
+
+
+def _load(kind: str) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted(FOLDER.glob(f"{kind}-*.json"))]
+
+
+def page(
+    runs: Sequence[dict[str, Any]], constants: Sequence[dict[str, Any]], networks: Sequence[dict[str, Any]]
+) -> str:
+    """The text, from the contents of the files."""
+    measured = {each["name"]: each for run in constants for each in run["constants"]}
+    lines = [
+        "# Results on GPUs", "",
+        "What `python -m bench.gpu`, `bench.gpu.calibrate` and `bench.gpu.networks` measured, written by",
+        "`python -m bench.gpu.page`. Every result was checked first, against torch in float64 on fresh random inputs.",
+        "Times are medians of calls in a CUDA graph over inputs that rotate through more than the L2 cache holds;",
+        "clocks are as the device chose them. Ratios are the other's time by ours: above 1 ours is faster. Where torch",
+        "was timed in turns with each, ratios are by the times of these turns.", "",
+    ]  # fmt: skip
+    for run in runs:
+        facts = run["machine"]
+        about = ", ".join(f"{name} {facts[name]}" for name in ("driver", "torch", "cuda", "commit") if facts.get(name))
+        lines.append(f"- {facts['device']}, {facts['date']}: {about}; {len(run['rows'])} rows")
+    cases = _cases(runs)
+    lines += ["", "## Products", "", *_products(cases, measured)]
+    lines += ["", "## Kernels that memory bounds", "", *_memory(cases)]
+    lines += ["", "## Tiles by prediction and by time", "", *_tiles(runs)]
+    if networks:
+        lines += ["", "## Networks", "", *_networks(networks)]
+    lines += ["", "## Constants", "", *_constants(measured)]
+    lines += ["", "## What was wrong, or failed", "", *_otherwise(cases)]
+    return "\n".join(lines) + "\n"
+
+
+def _cases(runs: Sequence[dict[str, Any]]) -> dict[tuple[str, str, str], dict[str, Row]]:
+    """The rows of every case by contender, those of the last run that has the case."""
+    found: dict[tuple[str, str, str], dict[str, Row]] = {}
+    for run in runs:
+        own: dict[tuple[str, str, str], dict[str, Row]] = {}
+        for row in run["rows"]:
+            if row["family"] != "check" and row["status"] != "skipped":
+                own.setdefault((row["family"], row["case"], row["dtype"]), {})[row["contender"]] = row
+        found |= {key: rows for key, rows in own.items() if OURS in rows or key[0] == "copy"}
+    return found
+
+
+def _products(cases: dict[tuple[str, str, str], dict[str, Row]], measured: dict[str, Row]) -> Iterator[str]:
+    yield "A peak is what a loop of nothing but matrix instructions reached (multiply-adds for f32 without tf32)."
+    yield "Products of 16-bit floats are there twice: as the rule makes them, and on `mma.sync`."
+    yield ""
+    yield "| case | type | ours | TFLOP/s | spread | library | ratio | Triton | ratio | share of peak |"
+    yield "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+    for (family, case, dtype), rows in cases.items():
+        if family in BOUND_BY_MEMORY:
+            continue
+        library, triton, peak = _library(rows), rows.get("triton"), _peak(case, dtype, measured)
+        for name in (OURS, ONE_WARP):
+            ours = rows.get(name)
+            if ours is None or not ours["seconds"]:
+                continue
+            share = f"{100 * ours['flops'] / ours['seconds'] / peak:.0f} %" if peak and ours["flops"] else ""
+            cells = [
+                case, dtype, {OURS: "rule", ONE_WARP: "mma.sync"}[name], _tera(ours), _spread(ours), _tera(library),
+                _ratio(library, ours), _tera(triton), _ratio(triton, ours), share,
+            ]  # fmt: skip
+            yield f"| {' | '.join(cells)} |"
+
+
+def _memory(cases: dict[tuple[str, str, str], dict[str, Row]]) -> Iterator[str]:
+    copies = {
+        row["bytes"]: row["bytes"] / row["seconds"]
+        for (family, *_), rows in cases.items()
+        for row in rows.values()
+        if family == "copy" and row["seconds"]
+    }
+    yield "Bandwidth counts what has to be read and written once; beside it is the copy that moves about as many bytes:"
+    yield ", ".join(f"{size / 1e6:.0f} MB at {rate * 1e-9:.0f} GB/s" for size, rate in sorted(copies.items())) + "."
+    yield ""
+    yield "| case | type | ours, GB/s | spread | of such a copy | library | ratio | Triton | ratio |"
+    yield "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+    for (family, case, dtype), rows in cases.items():
+        ours = rows.get(OURS)
+        if family not in BOUND_BY_MEMORY or ours is None or not ours["seconds"]:
+            continue
+        near = min(copies, key=lambda size: abs(math.log(size / ours["bytes"])), default=None)
+        share = f"{100 * ours['bytes'] / ours['seconds'] / copies[near]:.0f} %" if near else ""
+        library, triton = _library(rows), rows.get("triton")
+        cells = [
+            case, dtype, _giga(ours), _spread(ours), share, _giga(library), _ratio(library, ours), _giga(triton),
+            _ratio(triton, ours),
+        ]  # fmt: skip
+        yield f"| {' | '.join(cells)} |"
+
+
+def _tiles(runs: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Kendall's τ between predicted cycles and measured times, and what the predicted best costs beside the best."""
+    yield "Of each product some tiles were timed, from the one that the rule takes to the 46th. τ is Kendall's, between"
+    yield "predicted cycles and times; the loss is the time of the predicted best over that of the fastest, less 1."
+    yield ""
+    yield "| case | type | tiles | τ | loss |"
+    yield "| --- | --- | ---: | ---: | ---: |"
+    seen: dict[tuple[str, str], Row] = {}
+    for run in runs:
+        seen |= {
+            (row["case"], row["dtype"]): row
+            for row in run["rows"]
+            if row["contender"] == TUNED and len(row.get("tiles", [])) > 2
+        }
+    taus = []
+    for (case, dtype), row in seen.items():
+        cycles, seconds = ([tile[name] for tile in row["tiles"]] for name in ("cycles", "seconds"))
+        taus.append(kendall(cycles, seconds))
+        yield f"| {case} | {dtype} | {len(cycles)} | {taus[-1]:.2f} | {100 * (seconds[0] / min(seconds) - 1):.0f} % |"
+    if taus:
+        yield ""
+        yield f"The mean of τ is {statistics.mean(taus):.2f}."
+
+
+def kendall(one: Sequence[float], other: Sequence[float]) -> float:
+    """Pairs in the same order less pairs in the opposite one, over all pairs.
+
+    >>> kendall([1, 2, 3], [10, 30, 20])
+    0.3333333333333333
+    """
+    pairs = [(one[a] - one[b]) * (other[a] - other[b]) for a in range(len(one)) for b in range(a)]
+    return sum((each > 0) - (each < 0) for each in pairs) / max(1, len(pairs))
+
+
+def _networks(networks: Sequence[dict[str, Any]]) -> Iterator[str]:
+    for run in networks:
+        yield from run.get("table", [])
+
+
+def _constants(measured: dict[str, Row]) -> Iterator[str]:
+    yield "| constant | value | from | to | unit |"
+    yield "| --- | ---: | ---: | ---: | --- |"
+    for each in measured.values():
+        yield f"| {each['name']} | {each['value']:.4g} | {each['low']:.4g} | {each['high']:.4g} | {each['unit']} |"
+
+
+def _otherwise(cases: dict[tuple[str, str, str], dict[str, Row]]) -> Iterator[str]:
+    found = [row for rows in cases.values() for row in rows.values() if row["status"] != "ok"]
+    if not found:
+        yield "Nothing."
+    for row in found:
+        yield f"- {row['status']}: {row['contender']}, {row['case']}, {row['dtype']}: {' '.join(row['note'].split())}"
+
+
+def _library(rows: dict[str, Row]) -> Row | None:
+    """The fastest of torch and its libraries."""
+    found = [row for name, row in rows.items() if name.startswith(("torch", "sdpa")) and row["seconds"]]
+    return min(found, key=_seconds, default=None)
+
+
+def _seconds(row: Row) -> float:
+    return float(row["seconds"])
+
+
+def _peak(case: str, dtype: str, measured: dict[str, Row]) -> float | None:
+    """Floating-point operations per second of the unit that multiplies the type."""
+    kind = "tf32" if case.endswith(("tf32", "tf32x3")) else dtype
+    constant, clock = measured.get(PEAKS[kind]), measured.get("clock_hz")
+    if constant is None or clock is None:
+        return None
+    return 2 * float(constant["value"]) * MULTIPROCESSORS * float(clock["value"])
+
+
+def _tera(row: Row | None) -> str:
+    return f"{row['flops'] / row['seconds'] * 1e-12:.1f}" if row and row["seconds"] else ""
+
+
+def _giga(row: Row | None) -> str:
+    return f"{row['bytes'] / row['seconds'] * 1e-9:.0f}" if row and row["seconds"] else ""
+
+
+def _spread(row: Row) -> str:
+    """From the 10th to the 90th percentile, as a share of the median."""
+    return f"±{50 * (row['high'] - row['low']) / row['seconds']:.1f} %"
+
+
+def _ratio(other: Row | None, ours: Row) -> str:
+    found = None if other is None else ratio(results.Row(**other), results.Row(**ours))
+    return "" if found is None else f"{found:.2f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
