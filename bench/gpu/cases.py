@@ -159,12 +159,13 @@ def layer_norm(rows: int, columns: int, dtype: str) -> Case:
         return layer_norm(x, (columns,), scale, bias)
 
     shapes = ((rows, columns), (columns,), (columns,))
-    return Case("rows", f"layer norm {rows}x{columns}", dtype, shapes, norm.layer_norm, torch, 0, (rows, columns))
+    return Case("rows", f"layer norm {rows}x{columns}", dtype, shapes, norm.layer_norm, torch, 0, (rows, columns),
+                "layer_norm")  # fmt: skip
 
 
 def row_sum(rows: int, columns: int, dtype: str) -> Case:
     return Case("rows", f"sum {rows}x{columns}", dtype, ((rows, columns),),
-                lambda x: reduce.reduce_sum(x, axes=[1]), lambda x: x.sum(1), 0, (rows, 1))  # fmt: skip
+                lambda x: reduce.reduce_sum(x, axes=[1]), lambda x: x.sum(1), 0, (rows, 1), "row_sum")  # fmt: skip
 
 
 def column_sum(rows: int, columns: int, dtype: str) -> Case:
@@ -174,7 +175,8 @@ def column_sum(rows: int, columns: int, dtype: str) -> Case:
 
 def transposition(rows: int, columns: int, dtype: str) -> Case:
     return Case("elementwise", f"transposition {rows}x{columns}", dtype, ((rows, columns),),
-                lambda x: shape.transpose(x), lambda x: x.mT.contiguous(), 0, (columns, rows))  # fmt: skip
+                lambda x: shape.transpose(x), lambda x: x.mT.contiguous(), 0, (columns, rows),
+                "transposition")  # fmt: skip
 
 
 def relu(elements: int, dtype: str) -> Case:
@@ -190,7 +192,7 @@ def gelu_gate(elements: int, dtype: str) -> Case:
 
     return Case("elementwise", f"gelu(x) * y, {elements}", dtype, ((elements,), (elements,)),
                 lambda x, y: elementwise.binary(elementwise.gelu(x), y, "mul"), torch, 0,
-                (elements,))  # fmt: skip
+                (elements,), "gelu_gate")  # fmt: skip
 
 
 def attend(batch: int, heads: int, length: int, width: int, dtype: str) -> Case:
