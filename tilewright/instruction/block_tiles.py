@@ -145,9 +145,12 @@ def rank(
     return Ranking(tuple(ranked), _worth_telling(refused, ranked[0].cycles if ranked else float("inf")))
 
 
-def _order(each: Candidate) -> tuple[float, int, int, int]:
-    """Among equals more slices on their way, up to what usually hides a copy; more warps; more rows."""
-    return each.cycles, -min(each.shape.stages, SAFE_STAGES), -prod(each.shape.warps), -each.shape.m
+def _order(each: Candidate) -> tuple[float, float, int, int, int]:
+    """Among equals the instruction with more multiply-adds per cycle; then more slices on their way, up to what usually
+    hides a copy; more warps; more rows.
+    """
+    rate = multiply_adds_per_cycle(each.record)
+    return each.cycles, -rate, -min(each.shape.stages, SAFE_STAGES), -prod(each.shape.warps), -each.shape.m
 
 
 def _worth_telling(refused: list[tuple[float, Refusal]], cycles: float) -> tuple[Refusal, ...]:
@@ -196,6 +199,11 @@ def extents(record: Intrinsic) -> tuple[int, int, int]:
     spatial = [loop.extent for loop in record.loops if loop.kind == "S"]
     (k,) = (loop.extent for loop in record.loops if loop.kind == "R")
     return spatial[0], spatial[1], k
+
+
+def multiply_adds_per_cycle(record: Intrinsic) -> float:
+    """What a multiprocessor does on a record, by the record's cost."""
+    return prod(extents(record)) / record.cost.issue_cycles * record.cost.units_per_core
 
 
 def _staged(
@@ -372,8 +380,8 @@ class Price:
     def slice_cycles(self, each: Candidate) -> tuple[float, float, float]:
         """Cycles of one slice: of its products, of shared memory, of the way from L2."""
         shape, machine = each.shape, self.machine
-        m, n, k = extents(each.record)
-        record_rate = m * n * k / each.record.cost.issue_cycles * each.record.cost.units_per_core
+        m = extents(each.record)[0]
+        record_rate = multiply_adds_per_cycle(each.record)
         machine_rate = machine.fma_per_cycle.get(_RATE.get(self.problem.mma.a, self.problem.mma.a), record_rate)
         size, bytes_ = self.problem.operand_bytes, slice_bytes(shape, self.problem)
         products = shape.m * shape.n * shape.k * (THREE if shape.precision else 1)
