@@ -67,7 +67,8 @@ DOTS = ((f16, f16, f32), (bf16, bf16, f32), (f32, f32, f32), (f64, f64, f64), (i
 PRODUCTS = (
     "mma_m16n8k8_f16_f32", "mma_m16n8k8_f16_f16", "mma_m8n8k16_s8_s32", "mma_m16n8k16_f16_f32", "mma_m16n8k16_f16_f16",
     "mma_m16n8k16_bf16_f32", "mma_m16n8k32_s8_s32", "mma_m8n8k4_f64_f64", "mma_m16n8k4_tf32_f32",
-    "mma_m16n8k8_tf32_f32", "wmma_16x16x8_tf32_f32",
+    "mma_m16n8k4_f64_f64", "mma_m16n8k8_f64_f64", "mma_m16n8k16_f64_f64", "mma_m16n8k8_tf32_f32",
+    "wmma_16x16x8_tf32_f32",
     "wmma_16x16x16_f16_f32", "wmma_16x16x16_f16_f16", "wmma_16x16x16_bf16_f32",
     "wmmar3_16x16x16_f16_f32", "wmmar3_16x16x16_f16_f16", "wmmar3_16x16x16_bf16_f32", "wmmar3_16x16x16_s8_s32",
     "wmmar4_16x16x16_f16_f32", "wmmar4_16x16x16_f16_f16", "wmmar4_16x16x16_bf16_f32", "wmmar4_16x16x16_s8_s32",

@@ -32,6 +32,7 @@ STORED_COLUMN_BYTES, STORED_COLUMNS = 128, 2  # by `tensor-stores`: columns of r
 PADDING_BYTES = 16  # of a row, by `distribute` where fragment layouts are unspecified: one vector
 REGISTER_BITS = 32
 THREE = 3  # products on tf32 for one of f32
+TOGETHER = 4  # of these threes, each with sums of its own, by `tf32x3`
 
 # Registers of a thread, from above: of large tiles 10 to 30 more than ptxas 13.0 takes (242 of 226 for f16 on sm_80,
 # 128 x 64 x 32 on 2 warps), of small ones with deep slices 90 more.
@@ -148,9 +149,12 @@ def rank(
     return Ranking(tuple(ranked), _worth_telling(refused, ranked[0].cycles if ranked else float("inf")))
 
 
-def _order(each: Candidate) -> tuple[float, int, int, int]:
-    """Among equals more slices on their way, up to what usually hides a copy; more warps; more rows."""
-    return each.cycles, -min(each.shape.stages, SAFE_STAGES), -prod(each.shape.warps), -each.shape.m
+def _order(each: Candidate) -> tuple[float, float, int, int, int]:
+    """Among equals the instruction with more multiply-adds per cycle; then more slices on their way, up to what usually
+    hides a copy; more warps; more rows.
+    """
+    rate = multiply_adds_per_cycle(each.record)
+    return each.cycles, -rate, -min(each.shape.stages, SAFE_STAGES), -prod(each.shape.warps), -each.shape.m
 
 
 def _worth_telling(refused: list[tuple[float, Refusal]], cycles: float) -> tuple[Refusal, ...]:
@@ -199,6 +203,11 @@ def extents(record: Intrinsic) -> tuple[int, int, int]:
     spatial = [loop.extent for loop in record.loops if loop.kind == "S"]
     (k,) = (loop.extent for loop in record.loops if loop.kind == "R")
     return spatial[0], spatial[1], k
+
+
+def multiply_adds_per_cycle(record: Intrinsic) -> float:
+    """What a multiprocessor does on a record, by the record's cost."""
+    return prod(extents(record)) / record.cost.issue_cycles * record.cost.units_per_core
 
 
 def _staged(
@@ -269,14 +278,20 @@ def slice_bytes(shape: BlockShape, problem: BlockProblem) -> int:
 
 
 def registers(shape: BlockShape, record: Intrinsic, lanes: int) -> int:
-    """About the registers of one of `lanes` threads: sums, fragments of this step of k and the next, spare ones."""
+    """About the registers of one of `lanes` threads: sums, fragments of this step of k and the next, spare ones.
+
+    Three products on tf32 have the high and low parts of fragments besides, and sums of a step of k for some of them.
+    """
     rows, columns = shape.m // shape.warps[0], shape.n // shape.warps[1]
     sums = rows * columns * bits(record.destination.dtype) // REGISTER_BITS // lanes
     if is_warpgroup(record):
         return sums + SPARE_REGISTERS
-    step = extents(record)[2]
+    m, n, step = extents(record)
     fragments = (rows + columns) * step * bits(record.sources[0].dtype) // REGISTER_BITS // lanes
-    copies = 2 + 2 * bool(shape.precision)  # this step's, the next one's; high and low parts
+    copies = 2  # this step's, the next one's
+    if shape.precision:
+        copies += 2
+        sums += min(sums, TOGETHER * m * n * bits(record.destination.dtype) // REGISTER_BITS // lanes)
     return sums + copies * fragments + SPARE_REGISTERS + STEP_REGISTERS * max(0, shape.k // step - STEPS)
 
 
@@ -376,8 +391,8 @@ class Price:
     def slice_cycles(self, each: Candidate) -> tuple[float, float, float]:
         """Cycles of one slice: of its products, of shared memory, of the way from L2 and through the copy engine."""
         shape, machine = each.shape, self.machine
-        m, n, k = extents(each.record)
-        record_rate = m * n * k / each.record.cost.issue_cycles * each.record.cost.units_per_core
+        m = extents(each.record)[0]
+        record_rate = multiply_adds_per_cycle(each.record)
         machine_rate = machine.fma_per_cycle.get(_RATE.get(self.problem.mma.a, self.problem.mma.a), record_rate)
         size, bytes_ = self.problem.operand_bytes, slice_bytes(shape, self.problem)
         products = shape.m * shape.n * shape.k * (THREE if shape.precision else 1)

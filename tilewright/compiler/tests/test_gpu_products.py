@@ -96,7 +96,8 @@ def product(
         ("f16", "sm_75", "mma_m16n8k8_f16_f32"), ("f16", "sm_80", "mma_m16n8k16_f16_f32"),
         ("bf16", "sm_90a", "wgmma_m64n8k16_bf16_f32"), ("i8", "sm_75", "mma_m8n8k16_s8_s32"),
         ("i8", "sm_80", "mma_m16n8k32_s8_s32"), ("f64", "sm_80", "mma_m8n8k4_f64_f64"),
-        ("f32", "sm_80", "fma"), ("bf16", "sm_75", "fma"), ("f64", "sm_75", "fma"),
+        ("f64", "sm_90a", "mma_m16n8k16_f64_f64"), ("f32", "sm_80", "fma"), ("bf16", "sm_75", "fma"),
+        ("f64", "sm_75", "fma"),
     ],
 )  # fmt: skip
 def test_the_instruction_is_that_of_the_machine(dtype: str, machine: str, instruction: str) -> None:
@@ -106,6 +107,22 @@ def test_the_instruction_is_that_of_the_machine(dtype: str, machine: str, instru
     assert ("mma.sync" in ptx(module)) == instruction.startswith("mma")
     assert ("wgmma.mma_async" in ptx(module)) == instruction.startswith("wgmma")
     assert instruction in module.explain(all=True)
+
+
+@pytest.mark.parametrize("transposes", ["", "a", "b", "ab"])
+@pytest.mark.parametrize("sizes", [(1, 1, 19), (70, 45, 37), (130, 70, 65)])
+def test_f64_on_instructions_of_sixteen_rows(sizes: tuple[int, int, int], transposes: str) -> None:
+    module = check(product("f64", sizes, transposes), "sm_90a")
+    if sizes != (1, 1, 19):
+        assert products(module)[0]["instruction"].startswith("mma_m16n8k")
+
+
+def test_large_products_of_f64_do_not_spill() -> None:
+    graph = graph_of(product("f64", (2048, 2048, 2048)))
+    module = tilewright.compile(graph, machine="sm_90a", device="emulator", options=Options(cache=False))
+    assert "mma.sync.aligned.m16n8k" in ptx(module)
+    resources = ptxas.check(ptx(module), "sm_90a")
+    assert resources is None or resources["matmul"].spills == 0
 
 
 def test_f32_on_matrix_instructions_where_that_is_allowed() -> None:

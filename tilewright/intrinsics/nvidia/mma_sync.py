@@ -27,6 +27,9 @@ A = {
     ("8-bit", 16, 16): _fragment(8, "lane // 4 + 8 * (e // 4)", "4 * (lane % 4) + e % 4"),
     ("8-bit", 8, 16): _fragment(4, "lane // 4", "4 * (lane % 4) + e"),
     ("64-bit", 8, 4): _fragment(1, "lane // 4", "lane % 4"),
+    ("64-bit", 16, 4): _fragment(2, "lane // 4 + 8 * e", "lane % 4"),
+    ("64-bit", 16, 8): _fragment(4, "lane // 4 + 8 * (e % 2)", "lane % 4 + 4 * (e // 2)"),
+    ("64-bit", 16, 16): _fragment(8, "lane // 4 + 8 * (e % 2)", "lane % 4 + 4 * (e // 2)"),
 }
 B = {
     ("16-bit", 16): _fragment(4, "2 * (lane % 4) + e % 2 + 8 * (e // 2)", "lane // 4"),
@@ -36,6 +39,8 @@ B = {
     ("8-bit", 32): _fragment(8, "4 * (lane % 4) + e % 4 + 16 * (e // 4)", "lane // 4"),
     ("8-bit", 16): _fragment(4, "4 * (lane % 4) + e", "lane // 4"),
     ("64-bit", 4): _fragment(1, "lane % 4", "lane // 4"),
+    ("64-bit", 8): _fragment(2, "lane % 4 + 4 * e", "lane // 4"),
+    ("64-bit", 16): _fragment(4, "lane % 4 + 4 * e", "lane // 4"),
 }
 C = {
     16: _fragment(4, "lane // 4 + 8 * (e // 2)", "2 * (lane % 4) + e % 2"),
@@ -96,7 +101,8 @@ def _nvvm(shape: str, types: str) -> str:
     return f"llvm.nvvm.mma.{shape}.row.col.{types}"
 
 
-# Issue cycles: A100 does 256 f16 multiply-adds per sub-core and cycle, half for tf32, twice for s8, 1/16 for f64.
+# Issue cycles: A100 does 256 f16 multiply-adds per sub-core and cycle, half for tf32, twice for s8, 1/16 for f64. H100
+# does 32 of f64 (NVIDIA H100 whitepaper: 67 TFLOP/s) by the instructions with 16 rows, half of that by m8n8k4.
 _FLOATS = (
     mma((16, 8, 16), ("f16", "f16", "f32"), "sm_80", _nvvm("m16n8k16", "f32.f32"),
         ("MMA_SYNC_F32_16x8x16_F16", "NV_MMA_SYNC_F32_16x8x16_F16")),
@@ -109,6 +115,9 @@ _FLOATS = (
     mma((16, 8, 8), ("bf16", "bf16", "f32"), "sm_80", _nvvm("m16n8k8", "bf16"), cycles=4.0),
     mma((16, 8, 4), ("tf32", "tf32", "f32"), "sm_80", _nvvm("m16n8k4", "tf32"), cycles=4.0),
     mma((8, 8, 4), ("f64", "f64", "f64"), "sm_80", _nvvm("m8n8k4", "f64"), ("MMA_SYNC_F64_8x8x4_F64",), 16.0),
+    mma((16, 8, 16), ("f64", "f64", "f64"), "sm_90", _nvvm("m16n8k16", "f64"), ("MMA_SYNC_F64_16x8x16_F64",), 64.0),
+    mma((16, 8, 8), ("f64", "f64", "f64"), "sm_90", _nvvm("m16n8k8", "f64"), ("MMA_SYNC_F64_16x8x8_F64",), 32.0),
+    mma((16, 8, 4), ("f64", "f64", "f64"), "sm_90", _nvvm("m16n8k4", "f64"), ("MMA_SYNC_F64_16x8x4_F64",), 16.0),
 )  # fmt: skip
 _SHORT = {"f8e4m3fn": "e4m3", "f8e5m2": "e5m2"}
 _F8 = tuple(

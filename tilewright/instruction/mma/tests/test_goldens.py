@@ -344,9 +344,10 @@ def test_spec5_intrinsic_tables() -> None:
     assert usable["sm_86"] == ampere
     assert usable["sm_89"][:5] == ampere
     assert set(usable["sm_89"][5:]) == small_floats
-    assert set(usable["sm_90"]) == {*ampere, *small_floats, "F64_8x8x4_F64"}
+    # Ours beyond the tables: f64 of 16 rows; bytes without a sign, of one factor or of both.
+    sixteen_rows = {f"F64_16x8x{k}_F64" for k in (4, 8, 16)}
+    assert set(usable["sm_90"]) == {*ampere, *small_floats, "F64_8x8x4_F64", *sixteen_rows}
     assert usable["sm_90"] == usable["sm_90a"]
-    # Ours beyond the tables: bytes without a sign, of one factor or of both.
     bytes_ = {name: [(each.shape, each.a, each.b) for each in found if "u8" in (each.a, each.b)]
               for name, found in listed.items()}  # fmt: skip
     signs = [("u8", "u8"), ("u8", "i8"), ("i8", "u8")]

@@ -117,6 +117,8 @@ PRODUCTS = [
     ("mma_m16n8k16_bf16_f32", "bf16", "f32", ml_dtypes.bfloat16, np.float32),
     ("mma_m16n8k32_s8_s32", "i8", "i32", np.int8, np.int32),
     ("mma_m8n8k4_f64_f64", "f64", "f64", np.float64, np.float64),
+    ("mma_m16n8k16_f64_f64", "f64", "f64", np.float64, np.float64),
+    ("mma_m16n8k4_f64_f64", "f64", "f64", np.float64, np.float64),
 ]
 
 
