@@ -136,13 +136,13 @@ def _tuned(case: Case, torch: Any, device: str, compiled: Path | None) -> Tuned:
 
 
 def _clustered(case: Case, torch: Any, device: str, compiled: Path | None) -> Callable[..., Any]:
-    if device != "cuda" or not _has_clusters(_machine(torch)):
+    if device != "cuda" or not _has_clusters(machine_of(torch)):
         raise Missing("blocks in clusters are those of an sm_90a")
     if compiled is not None:
         return _compiled(_clustered_path(case, compiled), device)
     import tilewright
 
-    return tilewright.compile(case.graph(), machine=_machine(torch), options=_clusters(case), device="cuda")
+    return tilewright.compile(case.graph(), machine=machine_of(torch), options=_clusters(case), device="cuda")
 
 
 def _has_clusters(machine: str) -> bool:
@@ -198,11 +198,11 @@ def _ours(case: Case, torch: Any, device: str) -> Callable[..., Any]:
 
     options = tilewright.Options(input_precision=case.input_precision)
     if device == "cuda":
-        return tilewright.compile(case.graph(), machine=_machine(torch), options=options, device="cuda")
+        return tilewright.compile(case.graph(), machine=machine_of(torch), options=options, device="cuda")
     return tilewright.compile(case.graph(), machine="sm_80", options=options, device="emulator")
 
 
-def _machine(torch: Any) -> str:
+def machine_of(torch: Any) -> str:
     """The machine that code for this GPU is made for: its own, or an older one whose code newer GPUs run."""
     capability = torch.cuda.get_device_capability(0)
     older = [name for key, name in MACHINES.items() if key <= capability and not name.endswith("a")]

@@ -24,10 +24,13 @@ def input_sets(bytes_of_a_set: int, clock: Clock) -> int:
     return max(2, min(wanted, MOST_SETS, clock.memory_bytes // size))
 
 
-def sample(call: Callable[[int], object], sets: int, clock: Clock, seconds: float) -> Timing:
+def sample(
+    call: Callable[[int], object], sets: int, clock: Clock, seconds: float, recorded: bool = True
+) -> Timing:
     """Time `call(number of a set)`: every sample goes through all sets, for about `seconds` in total at most.
 
-    Calls that are compiled when first used are warm after the first round, which is not counted.
+    Calls that are compiled when first used are warm after the first round, which is not counted. A sample is
+    `recorded` where that is possible, or every call is made by the host.
     """
 
     def work() -> None:
@@ -36,11 +39,11 @@ def sample(call: Callable[[int], object], sets: int, clock: Clock, seconds: floa
 
     work()
     start, seconds = clock.now(), min(seconds, MOST_SECONDS)
-    recorded = clock.recorded(work)
-    clock.seconds(recorded)
+    once = clock.recorded(work) if recorded else work
+    clock.seconds(once)
     found: list[float] = []
     while len(found) < FEWEST_SAMPLES or (clock.now() - start < seconds and len(found) < MOST_SAMPLES):
-        found.append(clock.seconds(recorded) / sets)
+        found.append(clock.seconds(once) / sets)
         if clock.now() - start > 4 * seconds:
             break
     return Timing.of(found)
