@@ -42,7 +42,7 @@ def plan_product(planning: Planning, group: Group, machine: Gpu) -> None:
         product, machine, input_precision=options.input_precision, intrinsics=planning.intrinsics, off=options.disable,
         no_bulk_copies=no_bulk_copies(work, dtypes.size_bytes(product.a.dtype)), result=result.output.dtype,
         choose=lambda ranking: planning.choose.tile(ranking, node.name), route=options.mma,
-        cluster=options.cluster,
+        cluster=options.cluster, known=planning.rankings,
     )  # fmt: skip
     records = planning.intrinsics
     running = product.on(records.find(shape.intrinsic)) if shape.intrinsic in records else product  # multiply-adds

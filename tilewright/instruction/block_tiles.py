@@ -232,32 +232,32 @@ def _stages(shape: BlockShape, record: Intrinsic, problem: BlockProblem, machine
         return [1]
     room = machine.shared_bytes_per_block
     counts = range(FEWEST_STAGES, min(MOST_STAGES, trips + 1) + 1)
-    fits = [n for n in counts if shared_bytes(replace(shape, stages=n), record, problem) <= room]
+    fits = [n for n in counts if shared_bytes(shape, record, problem, n) <= room]
     return fits or [FEWEST_STAGES]
 
 
 def _candidate(shape: BlockShape, record: Intrinsic, problem: BlockProblem, machine: Gpu) -> Candidate:
     tiles = problem.batches * -(-problem.m // shape.m) * -(-problem.n // shape.n)
-    bytes_ = shared_bytes(shape, record, problem)
+    bytes_ = shared_bytes(shape, record, problem, shape.stages)
     return Candidate(shape, record, bytes_, registers(shape, record, machine.warp_sizes[0]), tiles * shape.splits)
 
 
-def shared_bytes(shape: BlockShape, record: Intrinsic, problem: BlockProblem) -> int:
-    """Shared memory of all slices and of the result on its way out.
+def shared_bytes(shape: BlockShape, record: Intrinsic, problem: BlockProblem, stages: int) -> int:
+    """Shared memory of all slices, in so many stages, and of the result on its way out.
 
     Where threads copy, the result takes the place of the slices; a circular buffer stays in use beside it. Fragments of
     an unspecified layout come from padded rows, of one order, and leave as the sums that they are.
     """
-    slots = shape.stages * slice_bytes(shape, problem)
+    slots = stages * slice_bytes(shape, problem)
     if is_opaque(record):
-        slots += shape.stages * (shape.m + shape.k) * PADDING_BYTES
+        slots += stages * (shape.m + shape.k) * PADDING_BYTES
         return max(slots, shape.m * (shape.n * problem.sum_bytes + PADDING_BYTES))
     if not is_warpgroup(record):
         return max(slots, shape.m * shape.n * problem.result_bytes)
     rows = min(STORED_COLUMNS * STORED_COLUMN_BYTES, shape.n // shape.warps[1] * problem.result_bytes) * shape.warps[1]
     if shape.splits > 1 or problem.result_bytes == problem.sum_bytes:
         rows = 0  # sums leave from registers
-    return slots + shape.stages * CIRCULAR_STATE_BYTES + shape.m * rows + ALIGNMENT_BYTES
+    return slots + stages * CIRCULAR_STATE_BYTES + shape.m * rows + ALIGNMENT_BYTES
 
 
 def slice_bytes(shape: BlockShape, problem: BlockProblem) -> int:
@@ -315,7 +315,7 @@ def _refuse(
     if threads + warpgroup * WARPS * lanes > machine.max_threads_per_block:
         return Refusal("", "threads", f"{threads}, {machine.max_threads_per_block} at most")
     stages = FEWEST_STAGES if warpgroup or "cp_async" in machine.features else 1
-    bytes_, room = shared_bytes(replace(shape, stages=stages), record, problem), machine.shared_bytes_per_block
+    bytes_, room = shared_bytes(shape, record, problem, stages), machine.shared_bytes_per_block
     if bytes_ > room:
         return Refusal("", "shared memory", f"{bytes_} bytes with {stages} stages, {room} there are")
     if warpgroup and "tensor-copies" in off:

@@ -7,7 +7,7 @@ than the tile it is part of.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Literal
@@ -50,6 +50,10 @@ FMA_DEPTH = 8  # points of k for which a thread keeps its rows and columns in re
 # Tiles of a block without a matrix instruction, and rows and columns of a thread: the first that fits.
 FMA_TILES = (((128, 128), (8, 8)), ((128, 64), (8, 4)), ((64, 64), (4, 4)))
 FMA_REGISTERS = 192  # of a thread, for sums and what it keeps: 8 x 8 of f32, for which ptxas 13.0 takes 153 in all
+
+
+Rankings = dict[Hashable, Ranking]
+"""Rankings by all that they depend on but the machine."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +136,7 @@ def block_shape(
     product: MappedProduct, machine: Gpu, *, input_precision: str = "ieee", intrinsics: Registry | None = None,
     off: Collection[str] = (), no_bulk_copies: str = "", result: str = "",
     choose: Callable[[Ranking], Candidate | None] = lambda ranking: None, route: str = "auto", cluster: int = 1,
+    known: Rankings | None = None,
 ) -> tuple[BlockShape, Decision]:  # fmt: skip
     """The tile of a block for a product: the cheapest of `block_candidates`; without one, for multiply-adds.
 
@@ -143,7 +148,7 @@ def block_shape(
     a, b, c = _types(product)
     found, deductions = block_candidates(
         product, machine, input_precision=input_precision, intrinsics=intrinsics, off=off,
-        no_bulk_copies=no_bulk_copies, result=result, route=route,
+        no_bulk_copies=no_bulk_copies, result=result, route=route, known=known,
     )  # fmt: skip
     by_route = "" if route == "auto" else f" by {route}"
     what = f"{m}x{n}x{k} {a},{b}->{c}{by_route}"
@@ -193,13 +198,14 @@ def _alone(tile: Candidate, sizes: tuple[int, int], cluster: int, machine: Gpu, 
 def block_candidates(
     product: MappedProduct, machine: Gpu, *, input_precision: str = "ieee", intrinsics: Registry | None = None,
     off: Collection[str] = (), no_bulk_copies: str = "", result: str = "", route: str = "auto",
+    known: Rankings | None = None,
 ) -> tuple[Ranking, tuple[Refusal, ...]]:  # fmt: skip
     """Every tile that a block may have on a matrix instruction, cheapest first, and why none was deduced.
 
     `off` names passes that are left out, `no_bulk_copies` says why the copy engine cannot move an operand, `result` is
     the type in which the result is stored (default: that of the sums). `route` is a value of `Options.mma`; "auto"
     takes instructions of unspecified fragment layouts only where there are no others. `input_precision` is that of
-    `Options`.
+    `Options`. `known` keeps rankings for this machine: networks repeat their layers.
     """
     target, mma = mma_target(machine, intrinsics), _problem(product, input_precision != "ieee")
     m, n, k = product.sizes
@@ -224,7 +230,11 @@ def block_candidates(
     result_bytes = dtypes.size_bytes(result) if result else bits(mma.c) // 8
     problem = BlockProblem(m, n, k, iterations(product.outer), mma, result_bytes, no_bulk_copies, input_precision)
     refusals = tuple(Refusal(path, str(reason)) for path, reason in deduction.refusals)
-    return rank(problem, machine, records, deduced, frozenset(off)), refusals
+    key = problem, records, deduced, frozenset(off)
+    known = {} if known is None else known
+    if key not in known:
+        known[key] = rank(problem, machine, records, deduced, frozenset(off))
+    return known[key], refusals
 
 
 def _problem(product: MappedProduct, tf32: bool = False) -> MmaProblem:
