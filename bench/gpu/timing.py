@@ -24,9 +24,7 @@ def input_sets(bytes_of_a_set: int, clock: Clock) -> int:
     return max(2, min(wanted, MOST_SETS, clock.memory_bytes // size))
 
 
-def sample(
-    call: Callable[[int], object], sets: int, clock: Clock, seconds: float, recorded: bool = True
-) -> Timing:
+def sample(call: Callable[[int], object], sets: int, clock: Clock, seconds: float, recorded: bool = True) -> Timing:
     """Time `call(number of a set)`: every sample goes through all sets, for about `seconds` in total at most.
 
     Calls that are compiled when first used are warm after the first round, which is not counted. A sample is

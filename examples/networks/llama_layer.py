@@ -26,8 +26,10 @@ class RmsNorm(nn.Module):
 
 
 def rotary(sequence: int, width: int) -> tuple[Tensor, Tensor]:
-    """Cosine and sine [sequence, width] of the angle of each position and dimension; dimensions i and i + width/2 turn
-    together."""
+    """Cosine and sine of the angle by which each position turns each dimension: [sequence, width].
+
+    Dimensions i and i + width/2 turn together.
+    """
     frequencies = THETA ** -(torch.arange(0, width, 2, dtype=torch.float64) / width)
     angles = torch.arange(sequence, dtype=torch.float64)[:, None] * frequencies.repeat(2)
     return angles.cos().float(), angles.sin().float()

@@ -55,8 +55,8 @@ OVERLAP_LOSS = 0.15  # of the time of what should be hidden behind something lon
 class BlockProblem:
     """A product for blocks: sizes, how often it is done, types, and the bytes of an element of the stored result.
 
-    `no_bulk_copies` says why the copy engine cannot move an operand; "" where it can. `input_precision` is that of
-    `Options`.
+    `no_bulk_copies` says why the copy engine cannot move an operand; "" where it can. `loaded` tells of a and of b
+    whether threads load them into registers first. `input_precision` is that of `Options`.
     """
 
     m: int
@@ -66,6 +66,7 @@ class BlockProblem:
     mma: MmaProblem
     result_bytes: int
     no_bulk_copies: str = ""
+    loaded: tuple[bool, bool] = (False, False)
     input_precision: str = "ieee"
 
     @property
@@ -239,7 +240,8 @@ def _stages(shape: BlockShape, record: Intrinsic, problem: BlockProblem, machine
 def _candidate(shape: BlockShape, record: Intrinsic, problem: BlockProblem, machine: Gpu) -> Candidate:
     tiles = problem.batches * -(-problem.m // shape.m) * -(-problem.n // shape.n)
     bytes_ = shared_bytes(shape, record, problem, shape.stages)
-    return Candidate(shape, record, bytes_, registers(shape, record, machine.warp_sizes[0]), tiles * shape.splits)
+    needed = registers(shape, record, machine.warp_sizes[0], problem.loaded)
+    return Candidate(shape, record, bytes_, needed, tiles * shape.splits)
 
 
 def shared_bytes(shape: BlockShape, record: Intrinsic, problem: BlockProblem, stages: int) -> int:
@@ -265,8 +267,10 @@ def slice_bytes(shape: BlockShape, problem: BlockProblem) -> int:
     return (shape.m + shape.n) * shape.k * problem.operand_bytes
 
 
-def registers(shape: BlockShape, record: Intrinsic, lanes: int) -> int:
-    """About the registers of one of `lanes` threads: sums, fragments of this step of k and the next, spare ones."""
+def registers(shape: BlockShape, record: Intrinsic, lanes: int, loaded: tuple[bool, bool] = (False, False)) -> int:
+    """About the registers of one of `lanes` threads: sums, fragments of this step of k and the next, spare ones, and
+    one for each element of a slice of a or b that is `loaded`, on its way to shared memory.
+    """
     rows, columns = shape.m // shape.warps[0], shape.n // shape.warps[1]
     sums = rows * columns * bits(record.destination.dtype) // REGISTER_BITS // lanes
     if is_warpgroup(record):
@@ -274,7 +278,9 @@ def registers(shape: BlockShape, record: Intrinsic, lanes: int) -> int:
     step = extents(record)[2]
     fragments = (rows + columns) * step * bits(record.sources[0].dtype) // REGISTER_BITS // lanes
     copies = 2 + 2 * bool(shape.precision)  # this step's, the next one's; high and low parts
-    return sums + copies * fragments + SPARE_REGISTERS + STEP_REGISTERS * max(0, shape.k // step - STEPS)
+    elements = (shape.m * loaded[0] + shape.n * loaded[1]) * shape.k
+    passing = -(-elements // (prod(shape.warps) * lanes))
+    return sums + copies * fragments + passing + SPARE_REGISTERS + STEP_REGISTERS * max(0, shape.k // step - STEPS)
 
 
 def sliced(shape: BlockShape, record: Intrinsic, machine: Gpu) -> BlockShape:
@@ -309,7 +315,7 @@ def _refuse(
     lanes = machine.warp_sizes[0]
     threads = shape.warps[0] * shape.warps[1] * lanes
     warpgroup = is_warpgroup(record)
-    needed, most = registers(shape, record, lanes), machine.max_registers_per_thread
+    needed, most = registers(shape, record, lanes, problem.loaded), machine.max_registers_per_thread
     if needed > most:
         return Refusal("", "registers", f"about {needed} of a thread, {most} there are")
     if threads + warpgroup * WARPS * lanes > machine.max_threads_per_block:

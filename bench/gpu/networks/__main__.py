@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 DESCRIPTION = """\
-Run ResNet-50, BERT-base and a decoder layer of Llama in f16 on a GPU, ours beside torch: check each against torch in f64,
-time calls, the host's part of a call and what precedes the first, and list the slowest kernels.
+Run ResNet-50, BERT-base and a decoder layer of Llama in f16 on a GPU, ours beside torch: check each against torch in
+f64, time calls, the host's part of a call and what precedes the first, and list the slowest kernels.
 """
 
 EPILOG = """\

@@ -159,7 +159,8 @@ class Ours(Contender):
         self._time(row, lambda: self.module(self.x), seconds / 2)
         self._time_graph(row, lambda: self.module(self.x), OURS_GRAPH, seconds / 2)
         self.report("profile")
-        row.profile = _profile(self.module, self.module.profile(self.x, repeats=PROFILED if self.device == "cuda" else 1))
+        found = self.module.profile(self.x, repeats=PROFILED if self.device == "cuda" else 1)
+        row.profile = _profile(self.module, found)
 
 
 class Eager(Contender):
@@ -242,7 +243,8 @@ def _profile(module: Any, profile: Any) -> list[dict[str, Any]]:
     for row in profile.rows():
         kernel = manifest.kernel(kernel_of[row.name])
         product = products.get(_plain(row.name)) or products.get(_plain(row.name.removesuffix("_parts")))
-        says = [f"grid {'x'.join(map(str, kernel.grid))} of {kernel.block[0]} threads", f"{kernel.shared_bytes} B shared"]
+        grid = "x".join(map(str, kernel.grid))
+        says = [f"grid {grid} of {kernel.block[0]} threads", f"{kernel.shared_bytes} B shared"]
         resources = taken[kernel.name]
         if resources is not None:
             says.append(f"{resources.registers} registers")

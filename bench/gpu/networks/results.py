@@ -82,7 +82,8 @@ def _by_case(rows: Sequence[Row]) -> dict[Case, dict[str, Row]]:
 
 def _times(cases: dict[Case, dict[str, Row]]) -> list[str]:
     lines = ["## Times of a call in µs: median (10th to 90th percentile)", ""]
-    lines += _head(["network", "batch", *CONTENDERS, "best other / best ours", "TFLOP/s of ours", "error of ours", "of torch"])
+    of_ours = ["best other / best ours", "TFLOP/s of ours", "error of ours", "of torch"]
+    lines += _head(["network", "batch", *CONTENDERS, *of_ours])
     for (network, batch), rows in cases.items():
         ours, others = ([rows[name].seconds for name in CONTENDERS if (name in MINE) is mine and name in rows]
                         for mine in (True, False))  # fmt: skip
@@ -122,11 +123,11 @@ def _profile(row: Row) -> list[str]:
     lines = [f"## Kernels of {row.network}, batch {row.batch}, {row.contender}: {total * 1e6:.0f} µs one by one", ""]
     lines += _head(["kernel", "times", "µs", "share", "GFLOP/s", "GB/s", "what it is"])
     for kernel in row.profile[:SHOWN_KERNELS]:
-        lines.append(_cells([
-            str(kernel["name"]), str(kernel["count"]), f"{kernel['seconds'] * 1e6:.1f}", f"{100 * kernel['share']:.1f} %",
-            *(f"{kernel[name]:.0f}" if kernel.get(name) else "" for name in ("gflops_per_second", "gbytes_per_second")),
-            str(kernel.get("what", "")),
-        ]))  # fmt: skip
+        rates = (
+            f"{kernel[name]:.0f}" if kernel.get(name) else "" for name in ("gflops_per_second", "gbytes_per_second")
+        )
+        spent = f"{kernel['seconds'] * 1e6:.1f}", f"{100 * kernel['share']:.1f} %"
+        lines.append(_cells([str(kernel["name"]), str(kernel["count"]), *spent, *rates, str(kernel.get("what", ""))]))
     return [*lines, ""]
 
 

@@ -9,7 +9,9 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from bench.gpu.clock import Clock, CudaClock, WallClock
@@ -34,8 +36,8 @@ def main(network: str, batch: int, contender: str, device: str, mode: str) -> No
         print(json.dumps({"machine": facts, "rows": rows, "stage": stage, "turn": turn}), file=answers, flush=True)
 
     (chosen,) = [each for each in networks(device) if each.name == network]
-    given = (chosen, batch, device, torch, clock, say)
-    found: Contender = Compiled(*given, mode=mode) if contender == COMPILED else {OURS: Ours, EAGER: Eager}[contender](*given)
+    makers: dict[str, Callable[..., Contender]] = {OURS: Ours, EAGER: Eager, COMPILED: partial(Compiled, mode=mode)}
+    found: Contender = makers[contender](chosen, batch, device, torch, clock, say)
     try:
         found.prepare()
         say("its turn", turn=True)

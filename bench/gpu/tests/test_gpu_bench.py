@@ -20,8 +20,8 @@ from bench.gpu.budget import Budget
 from bench.gpu.cases import BOUNDS, CASES, CHECKS, WEIGHTS, Case, gemm, sections, softmax, tiny
 from bench.gpu.clock import Work
 from bench.gpu.contenders import CLUSTERED, MINE, OURS, TUNED, Missing, Tuned, names, prepare
-from bench.gpu.results import Row, Run, table
 from bench.gpu.process import Lost
+from bench.gpu.results import Row, Run, table
 from bench.gpu.runner import Item, Process
 from bench.gpu.timing import FEWEST_SAMPLES, MOST_SAMPLES, MOST_SECONDS, sample
 
