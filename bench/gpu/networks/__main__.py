@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.worker:
         from bench.gpu.networks import worker
 
-        worker.main(options.network, options.batch, options.contender, options.device, options.mode)
+        worker.main(options.network, options.batch, options.contender, options.device, options.mode, options.machine)
         return 0
     from bench.gpu.networks.cases import networks
     from bench.gpu.networks.results import COMPILED, EAGER, MINE, OURS, Run, tables
@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     together = options.together or (len(tasks) if options.device == "cuda" else 1)
     done = run(
         tasks, options.seconds - WRITING_SECONDS, together,
-        lambda task: ProcessChild(task, options.device, options.mode), time.perf_counter, keep,
+        lambda task: ProcessChild(task, options.device, options.mode, options.machine), time.perf_counter, keep,
     )  # fmt: skip
     keep(done)
     print(tables(done), end="")
@@ -78,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--contenders", default="torch eager,torch.compile,tilewright",
                         help="separated by commas (default: torch eager,torch.compile,tilewright)")  # fmt: skip
     parser.add_argument("--mode", default="reduce-overhead", help="of torch.compile (default: reduce-overhead)")
+    parser.add_argument("--machine", help="what ours is compiled for (default: sm_90a on a GPU that is one)")
     parser.add_argument("--together", type=int, help="processes at a time (default: all; 1 with --device cpu)")
     parser.add_argument("--out", type=Path, help="write everything as JSON")
     parser.add_argument("--table", type=Path, help="write the tables, which are printed too")

@@ -130,6 +130,10 @@ class Contender:
 class Ours(Contender):
     """Export, compile, load, run; then times with and without a graph of torch's, and every kernel by itself."""
 
+    def __init__(self, *given: Any, machine: str | None = None) -> None:
+        super().__init__(*given)
+        self.machine = machine or (machine_of(self.torch) if self.device == "cuda" else "sm_90a")
+
     def prepare(self) -> None:
         import tilewright
         from tilewright.compiler.compile import build, import_any, resolve_target
@@ -137,15 +141,14 @@ class Ours(Contender):
 
         row = self._row(OURS)
         options = tilewright.Options(cache=False)
-        cuda = self.device == "cuda"
-        machine = resolve_target(machine_of(self.torch) if cuda else "sm_90a", options)
+        machine = resolve_target(self.machine, options)
         self.plain = self._step(row, "weights", self.network.module)
         example = (self.network.input(self.batch),)
         graph = self._step(row, "export", lambda: import_any(self.plain, example))
         artifact = self._step(row, "compile", lambda: build(graph, machine, 1, options))
         row.kernels, row.launches = len(artifact.manifest.kernels), len(artifact.manifest.launches)
         row.flops = sum(launch.flops for launch in artifact.manifest.launches)
-        where = "cuda" if cuda else "emulator"
+        where = "cuda" if self.device == "cuda" else "emulator"
         self.module = self._step(row, "load", lambda: DeviceModule(artifact, where))
         self.x = self.network.input(self.batch).to(self.device)
         found = self._step(row, "first call", lambda: self.module(self.x))

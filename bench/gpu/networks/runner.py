@@ -141,8 +141,9 @@ def _rows(task: Task, child: Child, reason: str | None) -> list[Row]:
 class ProcessChild(Process):
     """A task in a process of its own."""
 
-    def __init__(self, task: Task, device: str, mode: str) -> None:
+    def __init__(self, task: Task, device: str, mode: str, machine: str | None = None) -> None:
         named = ["--network", task.network, "--batch", str(task.batch), "--contender", task.contender]
+        named += ["--machine", machine] if machine is not None else []
         threads = {"TORCHINDUCTOR_COMPILE_THREADS": "2", "OMP_NUM_THREADS": "2"}
         super().__init__(["bench.gpu.networks", "--worker", *named, "--device", device, "--mode", mode], threads)
         self.rows: list[Row] = []

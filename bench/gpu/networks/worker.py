@@ -20,7 +20,7 @@ from bench.gpu.networks.contenders import Compiled, Contender, Eager, Ours
 from bench.gpu.networks.results import COMPILED, EAGER, OURS
 
 
-def main(network: str, batch: int, contender: str, device: str, mode: str) -> None:
+def main(network: str, batch: int, contender: str, device: str, mode: str, machine: str | None = None) -> None:
     """Only answers go to standard output, whatever libraries and compilers print."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -31,12 +31,19 @@ def main(network: str, batch: int, contender: str, device: str, mode: str) -> No
     clock: Clock = CudaClock(torch) if device == "cuda" else WallClock()
     facts = _machine(torch, device)
 
+    stages: list[str] = []
+
     def say(stage: str, turn: bool = False) -> None:
+        stages.append(stage)
         rows = [asdict(row) for row in found.rows]
         print(json.dumps({"machine": facts, "rows": rows, "stage": stage, "turn": turn}), file=answers, flush=True)
 
     (chosen,) = [each for each in networks(device) if each.name == network]
-    makers: dict[str, Callable[..., Contender]] = {OURS: Ours, EAGER: Eager, COMPILED: partial(Compiled, mode=mode)}
+    makers: dict[str, Callable[..., Contender]] = {
+        OURS: partial(Ours, machine=machine),
+        EAGER: Eager,
+        COMPILED: partial(Compiled, mode=mode),
+    }
     found: Contender = makers[contender](chosen, batch, device, torch, clock, say)
     try:
         found.prepare()
@@ -44,7 +51,9 @@ def main(network: str, batch: int, contender: str, device: str, mode: str) -> No
         found.measure(json.loads(sys.stdin.readline())["seconds"])
     except Exception as error:  # whatever a contender does is a fact about it
         row = found.rows[-1]
-        row.status, row.note = "failed", f"{type(error).__name__}: {str(error).strip()[:600]}"
+        reason = f"{type(error).__name__} at {stages[-1]}: {str(error).strip()[:600]}"
+        row.note = "; ".join(filter(None, [row.note, reason]))
+        row.status = row.status if row.seconds is not None else "failed"
     say("nothing", turn=True)
 
 

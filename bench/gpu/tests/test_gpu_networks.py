@@ -229,7 +229,7 @@ worker.main("tiny-llama", 1, "torch eager", "cpu", "default")
     said = [json.loads(line) for line in done.stdout.splitlines()]
     assert [each["turn"] for each in said][-2:] == [True, True]
     (made,) = said[-1]["rows"]
-    assert (made["status"], made["note"]) == ("failed", "MemoryError: no room")
+    assert (made["status"], made["note"]) == ("failed", "MemoryError at its turn: no room")
 
 
 def test_weights_and_inputs_are_the_same_everywhere() -> None:
