@@ -65,7 +65,7 @@ def prepare(name: str, case: Case, torch: Any, device: str, compiled: Path | Non
         return _sdpa(BACKENDS[name], torch)
     if name == TUNED:
         return _tuned(case, torch, device, compiled)
-    if name == CLUSTERED and (device != "cuda" or not _has_clusters(_machine(torch))):
+    if name == CLUSTERED and (device != "cuda" or not _has_clusters(machine_of(torch))):
         raise Missing("blocks in clusters are those of an sm_90a")
     if compiled is not None:
         return _compiled(_path(name, case, compiled), device)
@@ -213,11 +213,11 @@ def compile_ahead(case: Case, folder: Path, machine: str) -> None:
 def _ours(name: str, case: Case, torch: Any, device: str) -> Callable[..., Any]:
     import tilewright
 
-    machine, place = (_machine(torch), "cuda") if device == "cuda" else ("sm_80", "emulator")
+    machine, place = (machine_of(torch), "cuda") if device == "cuda" else ("sm_80", "emulator")
     return tilewright.compile(case.graph(), machine=machine, options=_options(name, case), device=place)
 
 
-def _machine(torch: Any) -> str:
+def machine_of(torch: Any) -> str:
     """The machine that code for this GPU is made for: its own, or an older one whose code newer GPUs run."""
     capability = torch.cuda.get_device_capability(0)
     older = [name for key, name in MACHINES.items() if key <= capability and not name.endswith("a")]

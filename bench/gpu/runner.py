@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import queue
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from bench.gpu import process
 from bench.gpu.budget import Budget
 from bench.gpu.cases import Case
 from bench.gpu.contenders import names
+from bench.gpu.process import Lost
 from bench.gpu.results import Row, Run
 
 START_SECONDS = 90.0  # for a process to import torch and open the device
-END_SECONDS = 10.0  # for one to go, when it is ended
 LEAST_SECONDS = 0.3  # a share smaller than this is left to others
 GRACE = 20.0  # compiling and checking may take this much longer than the share, near the end less
 
 Item = tuple[int, str]  # number of the case, name of the contender
-
-
-class Lost(Exception):
-    """The worker is gone; the text says how."""
 
 
 class Worker(Protocol):
@@ -102,52 +92,21 @@ def run(
     return done
 
 
-class Process:
+class Process(process.Process):
     """A worker in a process of its own."""
 
     def __init__(self, device: str, limit: float, compiled: Path | None = None) -> None:
-        command = [sys.executable, "-m", "bench.gpu", "--worker", "--device", device]
-        command += ["--compiled", str(compiled)] if compiled is not None else []
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=dict(os.environ)
-        )
-        self._lines: queue.Queue[str] = queue.Queue()
+        compiled_at = ["--compiled", str(compiled)] if compiled is not None else []
+        super().__init__(["bench.gpu", "--worker", "--device", device, *compiled_at])
         self.alive = True
-        threading.Thread(target=self._read, daemon=True).start()
         try:
-            self.machine = self._answer(limit)
+            self.machine = self.answer(limit)
         except Lost:
             self.end()
             raise
 
     def ask(self, item: Item, seconds: float, limit: float) -> Row:
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps({"case": item[0], "contender": item[1], "seconds": seconds}) + "\n")
-            self._process.stdin.flush()
-        except OSError as error:
-            raise Lost("the process had ended") from error
-        answer = self._answer(limit)
+        self.send({"case": item[0], "contender": item[1], "seconds": seconds})
+        answer = self.answer(limit)
         self.alive = answer["alive"]
         return Row(**answer["row"])
-
-    def end(self) -> None:
-        self._process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # the driver may take its time to stop a kernel that hangs
-            self._process.wait(END_SECONDS)
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._lines.put(line)
-        self._lines.put("")
-
-    def _answer(self, limit: float) -> dict[str, Any]:
-        try:
-            line = self._lines.get(timeout=limit)
-        except queue.Empty:
-            raise Lost(f"took longer than {limit:.0f} s") from None
-        if not line:
-            raise Lost(f"the process ended with status {self._process.wait()}")
-        found: dict[str, Any] = json.loads(line)
-        return found

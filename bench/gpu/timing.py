@@ -34,15 +34,18 @@ class Recorded:
     keep: object = None
 
 
-def record(call: Callable[[int], object], sets: int, clock: Clock, keep: object = None) -> Recorded:
-    """`call(number of a set)` for every set, called once before, so that what is compiled when first used is warm."""
+def record(call: Callable[[int], object], sets: int, clock: Clock, keep: object = None, graph: bool = True) -> Recorded:
+    """`call(number of a set)` for every set, called once before, so that what is compiled when first used is warm.
+
+    Calls are recorded as a `graph` where that is possible, or made by the host every time.
+    """
 
     def work() -> None:
         for number in range(sets):
             call(number)
 
     work()
-    return Recorded(clock.recorded(work), sets, keep)
+    return Recorded(clock.recorded(work) if graph else work, sets, keep)
 
 
 def sample(recorded: Recorded, clock: Clock, seconds: float, beside: Recorded | None = None) -> list[Timing]:

@@ -11,38 +11,40 @@ VOCABULARY = 30522
 
 
 class Attention(nn.Module):
-    """Self-attention over `HEADS` heads, written out as two products around a softmax."""
+    """Self-attention: two products around a softmax, or with `one_call` torch's function for all of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = WIDTH, heads: int = HEADS, one_call: bool = False) -> None:
         super().__init__()
-        self.query = nn.Linear(WIDTH, WIDTH)
-        self.key = nn.Linear(WIDTH, WIDTH)
-        self.value = nn.Linear(WIDTH, WIDTH)
-        self.project = nn.Linear(WIDTH, WIDTH)
+        self.heads, self.one_call = heads, one_call
+        self.query, self.key, self.value, self.project = (nn.Linear(width, width) for _ in range(4))
 
     def forward(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        batch, sequence, _ = x.shape
+        batch, sequence, width = x.shape
+        depth = width // self.heads
 
         def heads(y: Tensor) -> Tensor:
-            return y.view(batch, sequence, HEADS, WIDTH // HEADS).transpose(1, 2)
+            return y.view(batch, sequence, self.heads, depth).transpose(1, 2)
 
         query, key, value = heads(self.query(x)), heads(self.key(x)), heads(self.value(x))
-        scores = query @ key.transpose(-1, -2) * (WIDTH // HEADS) ** -0.5
-        if bias is not None:
-            scores = scores + bias
-        mixed = scores.softmax(dim=-1) @ value
-        return self.project(mixed.transpose(1, 2).reshape(batch, sequence, WIDTH))  # type: ignore[no-any-return]
+        if self.one_call:
+            mixed = nn.functional.scaled_dot_product_attention(query, key, value, bias)
+        else:
+            scores = query @ key.transpose(-1, -2) * depth**-0.5
+            if bias is not None:
+                scores = scores + bias
+            mixed = scores.softmax(dim=-1) @ value
+        return self.project(mixed.transpose(1, 2).reshape(batch, sequence, width))  # type: ignore[no-any-return]
 
 
 class Layer(nn.Module):
     """Attention and a feed-forward network, each added to its input and normalised."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = WIDTH, heads: int = HEADS, one_call: bool = False) -> None:
         super().__init__()
-        self.attention = Attention()
-        self.attention_norm = nn.LayerNorm(WIDTH, eps=1e-12)
-        self.feed_forward = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
-        self.output_norm = nn.LayerNorm(WIDTH, eps=1e-12)
+        self.attention = Attention(width, heads, one_call)
+        self.attention_norm = nn.LayerNorm(width, eps=1e-12)
+        self.feed_forward = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.output_norm = nn.LayerNorm(width, eps=1e-12)
 
     def forward(self, x: Tensor, bias: Tensor | None) -> Tensor:
         x = self.attention_norm(x + self.attention(x, bias))
@@ -50,11 +52,11 @@ class Layer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """`embeddings` [batch, sequence, 768] through `layers` layers; `bias` is added to the attention scores."""
+    """`embeddings` [batch, sequence, width] through `layers` layers; `bias` is added to the attention scores."""
 
-    def __init__(self, layers: int) -> None:
+    def __init__(self, layers: int, width: int = WIDTH, heads: int = HEADS, one_call: bool = False) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Layer() for _ in range(layers))
+        self.layers = nn.ModuleList(Layer(width, heads, one_call) for _ in range(layers))
 
     def forward(self, embeddings: Tensor, bias: Tensor | None = None) -> Tensor:
         for layer in self.layers:
@@ -65,12 +67,14 @@ class Encoder(nn.Module):
 class Bert(nn.Module):
     """`tokens` [batch, sequence] are ids, `mask` is 1 for a token and 0 for padding (i64 both)."""
 
-    def __init__(self, layers: int, positions: int) -> None:
+    def __init__(
+        self, layers: int, positions: int, width: int = WIDTH, heads: int = HEADS, vocabulary: int = VOCABULARY
+    ) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(VOCABULARY, WIDTH)
-        self.positions = nn.Parameter(torch.randn(positions, WIDTH))
-        self.norm = nn.LayerNorm(WIDTH, eps=1e-12)
-        self.encoder = Encoder(layers)
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.positions = nn.Parameter(torch.randn(positions, width))
+        self.norm = nn.LayerNorm(width, eps=1e-12)
+        self.encoder = Encoder(layers, width, heads)
 
     def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
         bias = (1.0 - mask[:, None, None, :].to(self.positions.dtype)) * -1e9

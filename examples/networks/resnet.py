@@ -44,19 +44,26 @@ def bottleneck(channels: int, width: int, stride: int) -> Residual:
 
 
 def resnet18() -> nn.Module:
-    return _resnet(basic_block, expansion=1, blocks=(2, 2, 2, 2))
+    return resnet(basic_block, expansion=1, blocks=(2, 2, 2, 2))
 
 
 def resnet50() -> nn.Module:
-    return _resnet(bottleneck, expansion=4, blocks=(3, 4, 6, 3))
+    return resnet(bottleneck, expansion=4, blocks=(3, 4, 6, 3))
 
 
-def _resnet(block: Callable[[int, int, int], Residual], expansion: int, blocks: tuple[int, ...]) -> nn.Module:
-    layers: list[nn.Module] = [convolution(3, 64, 7, stride=2), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)]
-    channels = 64
+def resnet(
+    block: Callable[[int, int, int], Residual],
+    expansion: int,
+    blocks: tuple[int, ...],
+    width: int = 64,
+    classes: int = 1000,
+) -> nn.Module:
+    """Stages of so many `blocks`, each `expansion` times as wide as inside; the first is `width` wide inside."""
+    layers: list[nn.Module] = [convolution(3, width, 7, stride=2), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)]
+    channels = width
     for stage, count in enumerate(blocks):
-        width = 64 << stage
+        inside = width << stage
         for index in range(count):
-            layers.append(block(channels, width, 2 if stage and not index else 1))
-            channels = expansion * width
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 1000))
+            layers.append(block(channels, inside, 2 if stage and not index else 1))
+            channels = expansion * inside
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))

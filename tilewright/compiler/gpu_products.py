@@ -20,7 +20,7 @@ from tilewright.machine.description import Gpu
 from tilewright.operator.block_tree import block_tree
 from tilewright.operator.flatten import address
 from tilewright.operator.product_loops import merge_product_loops
-from tilewright.operator.rules.gpu_product import no_bulk_copies, schedule_blocks
+from tilewright.operator.rules.gpu_product import loaded, no_bulk_copies, schedule_blocks
 from tilewright.tiles.product import Operand
 
 
@@ -38,11 +38,13 @@ def plan_product(planning: Planning, group: Group, machine: Gpu) -> None:
     b = _factor(planning, product)
     factor = Operand(b.flat, address(b.layout, product.b.indices))
     work = merge_product_loops(work_of(planning, group, result.output, product, product.depth, product.a, factor))
+    element_bytes = dtypes.size_bytes(product.a.dtype)
     shape, chosen = block_shape(
         product, machine, input_precision=options.input_precision, intrinsics=planning.intrinsics, off=options.disable,
-        no_bulk_copies=no_bulk_copies(work, dtypes.size_bytes(product.a.dtype)), result=result.output.dtype,
+        no_bulk_copies=no_bulk_copies(work, element_bytes), loaded=loaded(work, element_bytes),
+        result=result.output.dtype,
         choose=lambda ranking: planning.choose.tile(ranking, node.name), route=options.mma,
-        cluster=options.cluster,
+        cluster=options.cluster, known=planning.rankings,
     )  # fmt: skip
     records = planning.intrinsics
     running = product.on(records.find(shape.intrinsic)) if shape.intrinsic in records else product  # multiply-adds

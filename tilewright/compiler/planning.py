@@ -48,6 +48,7 @@ from tilewright.tiles.tree import to_json
 
 if TYPE_CHECKING:
     from tilewright.instruction.block_tiles import Candidate, Ranking
+    from tilewright.instruction.gpu_products import Rankings
 
 
 @dataclass(frozen=True)
@@ -193,6 +194,7 @@ class Planning:
         self.rules = target_of(machine).rules
         self.intrinsics = self.rules.records(machine) if options.intrinsics is None else options.intrinsics
         self._products: dict[Compute, Found] = {}
+        self.rankings: Rankings = {}  # of the tiles of a GPU
         self.threads = threads
         self.trees = GivenTrees(options.trees)
         self.borders = dict(rewritten.borders)

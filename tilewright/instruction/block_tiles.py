@@ -59,8 +59,8 @@ ROW_BYTES = 128
 class BlockProblem:
     """A product for blocks: sizes, how often it is done, types, and the bytes of an element of the stored result.
 
-    `no_bulk_copies` says why the copy engine cannot move an operand; "" where it can. `input_precision` is that of
-    `Options`.
+    `no_bulk_copies` says why the copy engine cannot move an operand; "" where it can. `loaded` tells of a and of b
+    whether threads load them into registers first. `input_precision` is that of `Options`.
     """
 
     m: int
@@ -70,6 +70,7 @@ class BlockProblem:
     mma: MmaProblem
     result_bytes: int
     no_bulk_copies: str = ""
+    loaded: tuple[bool, bool] = (False, False)
     input_precision: str = "ieee"
 
     @property
@@ -244,32 +245,33 @@ def _stages(shape: BlockShape, record: Intrinsic, problem: BlockProblem, machine
         return [1]
     room = machine.shared_bytes_per_block
     counts = range(FEWEST_STAGES, min(MOST_STAGES, trips + 1) + 1)
-    fits = [n for n in counts if shared_bytes(replace(shape, stages=n), record, problem) <= room]
+    fits = [n for n in counts if shared_bytes(shape, record, problem, n) <= room]
     return fits or [FEWEST_STAGES]
 
 
 def _candidate(shape: BlockShape, record: Intrinsic, problem: BlockProblem, machine: Gpu) -> Candidate:
     tiles = problem.batches * -(-problem.m // shape.m) * -(-problem.n // shape.n)
-    bytes_ = shared_bytes(shape, record, problem)
-    return Candidate(shape, record, bytes_, registers(shape, record, machine.warp_sizes[0]), tiles * shape.splits)
+    bytes_ = shared_bytes(shape, record, problem, shape.stages)
+    needed = registers(shape, record, machine.warp_sizes[0], problem.loaded)
+    return Candidate(shape, record, bytes_, needed, tiles * shape.splits)
 
 
-def shared_bytes(shape: BlockShape, record: Intrinsic, problem: BlockProblem) -> int:
-    """Shared memory of all slices and of the result on its way out.
+def shared_bytes(shape: BlockShape, record: Intrinsic, problem: BlockProblem, stages: int) -> int:
+    """Shared memory of all slices, in so many stages, and of the result on its way out.
 
     Where threads copy, the result takes the place of the slices; a circular buffer stays in use beside it. Fragments of
     an unspecified layout come from padded rows, of one order, and leave as the sums that they are.
     """
-    slots = shape.stages * slice_bytes(shape, problem)
+    slots = stages * slice_bytes(shape, problem)
     if is_opaque(record):
-        slots += shape.stages * (shape.m + shape.k) * PADDING_BYTES
+        slots += stages * (shape.m + shape.k) * PADDING_BYTES
         return max(slots, shape.m * (shape.n * problem.sum_bytes + PADDING_BYTES))
     if not is_warpgroup(record):
         return max(slots, shape.m * shape.n * problem.result_bytes)
     rows = min(STORED_COLUMNS * STORED_COLUMN_BYTES, shape.n // shape.warps[1] * problem.result_bytes) * shape.warps[1]
     if shape.splits > 1 or problem.result_bytes == problem.sum_bytes:
         rows = 0  # sums leave from registers
-    return slots + shape.stages * CIRCULAR_STATE_BYTES + shape.m * rows + ALIGNMENT_BYTES
+    return slots + stages * CIRCULAR_STATE_BYTES + shape.m * rows + ALIGNMENT_BYTES
 
 
 def slice_bytes(shape: BlockShape, problem: BlockProblem) -> int:
@@ -277,8 +279,9 @@ def slice_bytes(shape: BlockShape, problem: BlockProblem) -> int:
     return (shape.m + shape.n) * shape.k * problem.operand_bytes
 
 
-def registers(shape: BlockShape, record: Intrinsic, lanes: int) -> int:
-    """About the registers of one of `lanes` threads: sums, fragments of this step of k and the next, spare ones.
+def registers(shape: BlockShape, record: Intrinsic, lanes: int, loaded: tuple[bool, bool] = (False, False)) -> int:
+    """About the registers of one of `lanes` threads: sums, fragments of this step of k and the next, spare ones, and
+    one for each element of a slice of a or b that is `loaded`, on its way to shared memory.
 
     Three products on tf32 have the high and low parts of fragments besides, and sums of a step of k for some of them.
     """
@@ -292,7 +295,9 @@ def registers(shape: BlockShape, record: Intrinsic, lanes: int) -> int:
     if shape.precision:
         copies += 2
         sums += min(sums, TOGETHER * m * n * bits(record.destination.dtype) // REGISTER_BITS // lanes)
-    return sums + copies * fragments + SPARE_REGISTERS + STEP_REGISTERS * max(0, shape.k // step - STEPS)
+    elements = (shape.m * loaded[0] + shape.n * loaded[1]) * shape.k
+    passing = -(-elements // (prod(shape.warps) * lanes))
+    return sums + copies * fragments + passing + SPARE_REGISTERS + STEP_REGISTERS * max(0, shape.k // step - STEPS)
 
 
 def sliced(shape: BlockShape, record: Intrinsic, machine: Gpu) -> BlockShape:
@@ -327,13 +332,13 @@ def _refuse(
     lanes = machine.warp_sizes[0]
     threads = shape.warps[0] * shape.warps[1] * lanes
     warpgroup = is_warpgroup(record)
-    needed, most = registers(shape, record, lanes), machine.max_registers_per_thread
+    needed, most = registers(shape, record, lanes, problem.loaded), machine.max_registers_per_thread
     if needed > most:
         return Refusal("", "registers", f"about {needed} of a thread, {most} there are")
     if threads + warpgroup * WARPS * lanes > machine.max_threads_per_block:
         return Refusal("", "threads", f"{threads}, {machine.max_threads_per_block} at most")
     stages = FEWEST_STAGES if warpgroup or "cp_async" in machine.features else 1
-    bytes_, room = shared_bytes(replace(shape, stages=stages), record, problem), machine.shared_bytes_per_block
+    bytes_, room = shared_bytes(shape, record, problem, stages), machine.shared_bytes_per_block
     if bytes_ > room:
         return Refusal("", "shared memory", f"{bytes_} bytes with {stages} stages, {room} there are")
     if warpgroup and "tensor-copies" in off:

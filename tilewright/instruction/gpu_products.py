@@ -7,7 +7,7 @@ than the tile it is part of.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Literal
@@ -51,6 +51,10 @@ FMA_STAGES = 2  # of those: a slice is on its way while another one, of 16 x 64 
 # Tiles of a block without a matrix instruction, and rows and columns of a thread: the first that fits.
 FMA_TILES = (((128, 128), (8, 8)), ((128, 64), (8, 4)), ((64, 64), (4, 4)))
 FMA_REGISTERS = 96  # of a thread, for sums and factors of two points of k: 8 x 8 of f32, 128 in all with ptxas 13.0
+
+
+Rankings = dict[Hashable, Ranking]
+"""Rankings by all that they depend on but the machine."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,8 +135,9 @@ def _sums(result: str) -> str:
 
 def block_shape(
     product: MappedProduct, machine: Gpu, *, input_precision: str = "ieee", intrinsics: Registry | None = None,
-    off: Collection[str] = (), no_bulk_copies: str = "", result: str = "",
+    off: Collection[str] = (), no_bulk_copies: str = "", loaded: tuple[bool, bool] = (False, False), result: str = "",
     choose: Callable[[Ranking], Candidate | None] = lambda ranking: None, route: str = "auto", cluster: int = 1,
+    known: Rankings | None = None,
 ) -> tuple[BlockShape, Decision]:  # fmt: skip
     """The tile of a block for a product: the cheapest of `block_candidates`; without one, for multiply-adds.
 
@@ -144,7 +149,7 @@ def block_shape(
     a, b, c = _types(product)
     found, deductions = block_candidates(
         product, machine, input_precision=input_precision, intrinsics=intrinsics, off=off,
-        no_bulk_copies=no_bulk_copies, result=result, route=route,
+        no_bulk_copies=no_bulk_copies, loaded=loaded, result=result, route=route, known=known,
     )  # fmt: skip
     by_route = "" if route == "auto" else f" by {route}"
     what = f"{m}x{n}x{k} {a},{b}->{c}{by_route}"
@@ -193,14 +198,16 @@ def _alone(tile: Candidate, sizes: tuple[int, int], cluster: int, machine: Gpu, 
 
 def block_candidates(
     product: MappedProduct, machine: Gpu, *, input_precision: str = "ieee", intrinsics: Registry | None = None,
-    off: Collection[str] = (), no_bulk_copies: str = "", result: str = "", route: str = "auto",
+    off: Collection[str] = (), no_bulk_copies: str = "", loaded: tuple[bool, bool] = (False, False), result: str = "",
+    route: str = "auto", known: Rankings | None = None,
 ) -> tuple[Ranking, tuple[Refusal, ...]]:  # fmt: skip
     """Every tile that a block may have on a matrix instruction, cheapest first, and why none was deduced.
 
-    `off` names passes that are left out, `no_bulk_copies` says why the copy engine cannot move an operand, `result` is
-    the type in which the result is stored (default: that of the sums). `route` is a value of `Options.mma`; "auto"
-    takes instructions of unspecified fragment layouts only where there are no others. `input_precision` is that of
-    `Options`.
+    `off` names passes that are left out, `no_bulk_copies` says why the copy engine cannot move an operand, `loaded`
+    which of a and b pass registers on their way to shared memory, `result` is the type in which the result is stored
+    (default: that of the sums). `route` is a value of `Options.mma`; "auto" takes instructions of unspecified fragment
+    layouts only where there are no others. `input_precision` is that of `Options`. `known` keeps rankings for this
+    machine: networks repeat their layers.
     """
     target, mma = mma_target(machine, intrinsics), _problem(product, input_precision != "ieee")
     m, n, k = product.sizes
@@ -223,9 +230,14 @@ def block_candidates(
     if route != "auto":
         records = tuple(record for record in records if not is_warpgroup(record))
     result_bytes = dtypes.size_bytes(result) if result else bits(mma.c) // 8
-    problem = BlockProblem(m, n, k, iterations(product.outer), mma, result_bytes, no_bulk_copies, input_precision)
+    batches = iterations(product.outer)
+    problem = BlockProblem(m, n, k, batches, mma, result_bytes, no_bulk_copies, loaded, input_precision)
     refusals = tuple(Refusal(path, str(reason)) for path, reason in deduction.refusals)
-    return rank(problem, machine, records, deduced, frozenset(off)), refusals
+    key = problem, records, deduced, frozenset(off)
+    known = {} if known is None else known
+    if key not in known:
+        known[key] = rank(problem, machine, records, deduced, frozenset(off))
+    return known[key], refusals
 
 
 def _problem(product: MappedProduct, tf32: bool = False) -> MmaProblem:

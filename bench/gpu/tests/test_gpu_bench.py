@@ -20,8 +20,9 @@ from bench.gpu.budget import Budget
 from bench.gpu.cases import BOUNDS, CASES, CHECKS, WEIGHTS, Case, gemm, sections, softmax, tiny
 from bench.gpu.clock import Work
 from bench.gpu.contenders import CLUSTERED, MINE, ONE_WARP, OURS, TUNED, Missing, Tile, Tuned, fastest, names, prepare
+from bench.gpu.process import Lost
 from bench.gpu.results import Row, Run, table
-from bench.gpu.runner import Item, Lost, Process
+from bench.gpu.runner import Item, Process
 from bench.gpu.timing import FEWEST_SAMPLES, MOST_SAMPLES, MOST_SECONDS, Recorded, record, sample
 
 ROOT = Path(__file__).parents[3]

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 
 import tilewright  # noqa: E402
-from examples.networks import bert, mi_lstm, mobilenet_v2, resnet, shufflenet_v1, vit  # noqa: E402
+from examples.networks import bert, llama_layer, mi_lstm, mobilenet_v2, resnet, shufflenet_v1, vit  # noqa: E402
 from examples.networks.initialise import initialise  # noqa: E402
 from tilewright.options import Options  # noqa: E402
 
@@ -45,11 +45,15 @@ def _recurrent() -> Network:
 def _tokens() -> Network:
     mask = torch.ones(1, 12, dtype=torch.int64)
     mask[:, 9:] = 0
-    return bert.Bert(1, positions=12), (torch.randint(0, bert.VOCABULARY, (1, 12)), mask)
+    return bert.Bert(1, positions=12, width=32, heads=4, vocabulary=50), (torch.randint(0, 50, (1, 12)), mask)
 
 
 def _patches() -> Network:
-    return vit.ViT(1), (torch.randn(1, 3, 16, 16),)
+    return vit.ViT(1, width=32, heads=4, image=16, patch=8), (torch.randn(1, 3, 16, 16),)
+
+
+def _decoder() -> Network:
+    return llama_layer.LlamaLayer(12, width=32, heads=2, hidden=48), (torch.randn(2, 12, 32),)
 
 
 NETWORKS: dict[str, Callable[[], Network]] = {
@@ -59,23 +63,17 @@ NETWORKS: dict[str, Callable[[], Network]] = {
     "recurrent": _recurrent,
     "tokens": _tokens,
     "patches": _patches,
+    "decoder": _decoder,
 }
 BOUNDS = {torch.float32: 1e-5, torch.float16: 1e-2}  # of the largest result: of a few layers, some hundred roundings
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (bert, vit):
-        monkeypatch.setattr(module, "WIDTH", 32)
-    monkeypatch.setattr(bert, "HEADS", 4)
-    monkeypatch.setattr(bert, "VOCABULARY", 50)
-    monkeypatch.setattr(vit, "PATCH", 8)
-    monkeypatch.setattr(vit, "PATCHES", 4)
-
-
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [*((name, torch.float32) for name in NETWORKS), ("depthwise", torch.float16), ("tokens", torch.float16)],
+    [
+        *((name, torch.float32) for name in NETWORKS),
+        *((name, torch.float16) for name in ("residual", "depthwise", "tokens", "decoder")),
+    ],
 )
 def test_networks_on_a_gpu(name: str, dtype: torch.dtype) -> None:
     with torch.random.fork_rng(devices=[]), torch.no_grad():

@@ -28,10 +28,11 @@ class InlineMaps:
     After:   y[i, j] = max(x[j, i] * 2.0, 0.0)
     Always legal for nodes that do not reduce. Movement goes first, so that a product reads through it and the
     arithmetic before it stays where it can be the product's epilogue. Refused: what would take from a product its form
-    (`is_product`: level 3 maps those to intrinsics; or a split of loops makes it one) or its epilogue, what merges
-    dimensions of a product, which may be stored like that, and bodies of over `body_nodes` nodes. Needs constant parts
-    folded, which else count as costly. Afterwards a node that only moves elements occurs where its reader could not
-    take it, or should not.
+    (`is_product`: level 3 maps those to intrinsics; or a split of loops makes it one) or its epilogue, what would have
+    a product stored as its sums although its epilogue rounds them to a narrower type, what merges dimensions of a
+    product, which may be stored like that, and bodies of over `body_nodes` nodes. Needs constant parts folded, which
+    else count as costly. Afterwards a node that only moves elements occurs where its reader could not take it, or
+    should not.
     """
 
     is_product: Callable[[Compute], bool]
@@ -138,7 +139,27 @@ class _Inlining:
             return None
         if not _only_moves(producer.body) and self._is_epilogue(producer) and not self._is_epilogue(merged):
             return None
-        return merged
+        return None if self._widens(producer, merged) else merged
+
+    def _widens(self, producer: Compute, merged: Compute) -> bool:
+        """Whether a product would be stored as its sums, where the producer, as its epilogue, stores fewer bytes."""
+        narrowed = {name for name, width in self._summed(producer).items() if width > _width(producer)}
+        return bool(narrowed) and narrowed != self._summed(merged).keys()
+
+    def _summed(self, node: Compute) -> dict[str, int]:
+        """Products whose epilogue a map could be, by name, with the bytes of a sum: it reads the sums point by point,
+        itself or through maps that are no narrower.
+        """
+        found: dict[str, int] = {}
+        for tensor in node.inputs() if node.accum is None else ():
+            source = self.nodes.get(tensor.name)
+            if source is None or source.name in self.outputs or len(self.users[source.name]) != 1:
+                continue
+            if not reads_own_points(node, source.output):
+                continue
+            sums = {source.name: _width(source)} if self._form(source) else self._summed(source)
+            found |= {name: width for name, width in sums.items() if width <= _width(source)}
+        return found
 
     def _source(self, producer: Compute, consumer: Compute) -> str:
         """`Compute.source` of the consumer with the producer in it."""
@@ -190,6 +211,11 @@ class _Inlining:
             if len(self.users[source.name]) == 1 and reads_own_points(node, source.output):
                 return True
         return False
+
+
+def _width(node: Compute) -> int:
+    """Bytes of an element that a node writes."""
+    return dtypes.size_bytes(node.output.dtype)
 
 
 def _joins(node: Compute, graph: Graph) -> bool:

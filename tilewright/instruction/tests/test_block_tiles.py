@@ -177,6 +177,15 @@ def test_candidates_keep_their_limits(sizes: Sizes) -> None:
         )
 
 
+def test_what_threads_load_passes_their_registers() -> None:
+    copied, loaded = (ranked((4096, 64, 512), "sm_80", loaded=(each, False)).candidates for each in (False, True))
+    held = {replace(each.shape, stages=1, splits=1): each.registers for each in copied}
+    for each in loaded:
+        elements = each.shape.m * each.shape.k // (32 * each.shape.warps[0] * each.shape.warps[1])
+        assert each.registers == held[replace(each.shape, stages=1, splits=1)] + elements <= 255
+    assert len(loaded) < len(copied)
+
+
 def test_threads_of_wider_warps_hold_less() -> None:
     for each in ranked((256, 256, 256), "sm_80").candidates:
         fixed = registers(each.shape, each.record, 1 << 30)

@@ -20,6 +20,8 @@ from tilewright.operator.block_tree import BlockTree
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.product import Product
 
+ASYNC_BYTES = 4  # of the least that an asynchronous copy of a thread brings: PTX ISA, cp.async
+
 
 @dataclass(frozen=True)
 class BlockShape:
@@ -102,6 +104,24 @@ def no_bulk_copies(work: Product, element_bytes: int) -> str:
         if odd or len(batches) > TENSOR_RANK - 2:
             return f"batches of {name} are walked by {', '.join(axis.name for axis in odd or work.outer)}"
     return ""
+
+
+def loaded(work: Product, element_bytes: int) -> tuple[bool, bool]:
+    """Whether tiles of a and of b, of elements of so many bytes, pass registers on their way to shared memory.
+
+    They do where less than an asynchronous copy brings lies together in memory, or begins at a multiple of that.
+    """
+    together = max(1, ASYNC_BYTES // element_bytes)
+    found = []
+    for operand, outside in ((work.a, work.rows), (work.b, (work.columns,))):
+        form = affine(operand.index)
+        steps = [form.coefficient(axis) for axis in (*outside, *work.depth, *work.outer)] if form is not None else []
+        if 1 in steps:
+            steps.remove(1)  # of the loop that walks neighbours
+            found.append(any(step % together for step in (*steps, form.constant if form is not None else 0)))
+        else:
+            found.append(together > 1)
+    return found[0], found[1]
 
 
 def _text(tile: Mapping[str, int]) -> str:

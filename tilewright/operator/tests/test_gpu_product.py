@@ -6,7 +6,7 @@ import pytest
 
 from tilewright.expr.core import Axis, Const, Read, Tensor
 from tilewright.operator.block_tree import block_tree
-from tilewright.operator.rules.gpu_product import BlockShape, schedule_blocks
+from tilewright.operator.rules.gpu_product import BlockShape, loaded, schedule_blocks
 from tilewright.tiles.kernel import expressions
 from tilewright.tiles.legality import check
 from tilewright.tiles.notation import print_tree
@@ -58,3 +58,11 @@ def test_the_tree_is_blocks_around_slices_around_a_micro_kernel() -> None:
         "@DRAM par i:4, j:1, f:2 with warps(2, 2) { stage x in SHARED slots 3 { stage w in SHARED slots 3 { "
         "@L1 for r:3, s:3, c:2 { op y as mma_m16n8k16_f16_f32_64x32x16 } } } }"
     )
+
+
+@pytest.mark.parametrize(
+    ("channels", "element_bytes", "both"), [(3, 2, True), (4, 2, False), (3, 4, False), (3, 8, False)]
+)
+def test_rows_of_an_odd_number_of_f16_pass_registers(channels: int, element_bytes: int, both: bool) -> None:
+    """Three channels of f16 are 6 bytes, no multiple of the 4 that an asynchronous copy brings."""
+    assert loaded(convolution(16, 16, channels, 3, 32), element_bytes) == (both, both)

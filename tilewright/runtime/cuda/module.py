@@ -2,7 +2,7 @@
 
 What a stream needs is made once (`_Context`): one arena, one block for copies of host arrays, and every launch with its
 arguments in place, so that a call writes the addresses of inputs and outputs and enqueues. A call whose arrays are
-where they were before replays a graph.
+where those of a recent call were replays a graph.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tilewright.runtime.tensors import View, empty, is_torch, ready_input, ready
 
 ALIGN = device_arrays.ALIGN
 GRAPH_LAUNCHES = 3  # a call of fewer enqueues them one by one: a graph saves nothing
-GRAPHS = 8  # kept per stream, those used last
+GRAPHS = 8  # kept per stream, those used last; and calls that are remembered until one with the same arrays
 STREAMS = 4  # whose memory is kept, those used last; more where the caller has recorded calls
 
 
@@ -301,7 +301,7 @@ class _Context:
         self._places: list[int] = []
         self._launches: list[tuple[Launch, Any, list[Argument]]] = []
         self._graphs: OrderedDict[tuple[int, ...], Any] = OrderedDict()
-        self._last: tuple[int, ...] = ()
+        self._seen: OrderedDict[tuple[int, ...], None] = OrderedDict()  # addresses of the last calls without a graph
         for launch in manifest.launches:
             kernel = manifest.kernel(launch.kernel)
             slots = [self._slot(operand) for operand in launch.operands]
@@ -420,7 +420,8 @@ class _Context:
         return self._copies.address + self._places[number]
 
     def _graph(self) -> Any:
-        """The graph of the launches with the addresses that the slots hold; recorded when they come a second time.
+        """The graph of the launches with the addresses that the slots hold; recorded when they come a second time,
+        unless that is `GRAPHS` others later.
 
         None while the caller records: graphs are not launched on a stream that is being recorded.
         """
@@ -431,9 +432,12 @@ class _Context:
         if found is not None:
             self._graphs.move_to_end(addresses)
             return found
-        again, self._last = addresses == self._last, addresses
-        if not again:
+        if addresses not in self._seen:  # a caller that keeps a result while the next is computed has two in turn
+            self._seen[addresses] = None
+            if len(self._seen) > GRAPHS:
+                self._seen.popitem(last=False)
             return None
+        del self._seen[addresses]
         recording = self.driver.begin_capture()
         try:
             self._launch_all(recording)

@@ -317,6 +317,58 @@ def test_a_concatenation_is_no_epilogue() -> None:
     assert "b: f32[i:8, j:8] = max(p[i, j], 0.0)" in nodes
 
 
+NARROWED = """
+    graph g
+    input x: f16[8, 6]
+    input w: f16[6, 8]
+    input v: f16[8, 8]
+    p: f32[i:8, j:8] += f32(x[i, k]) * f32(w[k, j]) over k:6
+    a: f16[i:8, j:8] = f16(p[i, j])
+    """
+
+
+def test_a_sum_that_is_rounded_is_stored_rounded_and_read_through_a_transpose() -> None:
+    state = run(
+        "inline-maps",
+        NARROWED
+        + """t: f16[i:8, j:8] = a[j, i]
+    q: f32[i:8, j:8] += f32(t[i, k]) * f32(v[k, j]) over k:8
+    output q
+    """,
+    )
+    assert lines(state)[1:] == [
+        "a: f16[i:8, j:8] = f16(p[i, j])",
+        "q: f32[i:8, j:8] += f32(a[k, i]) * f32(v[k, j]) over k:8",
+    ]
+
+
+def test_of_two_products_that_are_added_one_is_stored_rounded() -> None:
+    second = """q: f32[i:8, j:8] += f32(x[i, k]) * f32(v[k, j]) over k:6
+    b: f16[i:8, j:8] = f16(q[i, j])
+    s: f16[i:8, j:8] = f16(f32(b[i, j]) * 2.0)
+    y: f16[i:8, j:8] = f16(f32(a[i, j]) + f32(s[i, j]))
+    output y
+    """
+    assert lines(run("inline-maps", NARROWED + second))[2:] == [
+        "s: f16[i:8, j:8] = f16(f32(f16(q[i, j])) * 2.0)",
+        "y: f16[i:8, j:8] = f16(f32(f16(p[i, j])) + f32(s[i, j]))",
+    ]
+    wide = (NARROWED + second).replace("f16", "f32")
+    assert len(lines(run("inline-maps", wide))) == 3  # no bytes are saved: one map reads both
+
+
+def test_a_bias_before_the_rounding_does_not_hide_it() -> None:
+    state = run(
+        "inline-maps",
+        NARROWED.replace("a: f16[i:8, j:8] = f16(p[i, j])", "e: f32[i:8, j:8] = p[i, j] + 1.0")
+        + """a: f16[i:8, j:8] = f16(e[i, j])
+    t: f16[i:8, j:8] = a[j, i]
+    output t
+    """,
+    )
+    assert lines(state)[1:] == ["a: f16[i:8, j:8] = f16(p[i, j] + 1.0)", "t: f16[i:8, j:8] = a[j, i]"]
+
+
 # fold-scale
 # ------------------------------------------------------------------------------------------------------------
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import cast
 
 from xdsl.context import Context
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, IntegerAttr, ModuleOp
+from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, Float32Type, IntegerAttr, ModuleOp, TensorType
 from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 
@@ -83,7 +84,8 @@ def _is_free(op: MmaOp, group: list[MmaOp]) -> bool:
 
 
 def _split(group: list[MmaOp], parts: Mapping[SSAValue, tuple[SSAValue, ...]]) -> None:
-    zeros = {each.c.type: arith.ConstantOp(DenseIntOrFPElementsAttr.from_list(each.c.type, [0.0])) for each in group}
+    types = {each.c.type: cast("TensorType[Float32Type]", each.c.type) for each in group}
+    zeros = {key: arith.ConstantOp(DenseIntOrFPElementsAttr.from_list(type_, [0.0])) for key, type_ in types.items()}
     insert_before(group[0], *zeros.values())
     sums: list[SSAValue] = [zeros[each.c.type].result for each in group]
     for of_a, of_b in (LOW_HIGH, HIGH_LOW, HIGH_HIGH):

@@ -132,6 +132,21 @@ def test_graphs_belong_to_addresses(recorder: made.Recorder) -> None:
         np.testing.assert_array_equal(out.read(), X + number + 2)
 
 
+def test_results_in_turn_are_replayed_too(recorder: made.Recorder) -> None:
+    """`y = module(x)` in a loop keeps one result while the next is computed: their addresses alternate."""
+    module = DeviceModule(made.artifact(), recorder)
+    x, *outs = (made.OnDevice(recorder, X) for _ in range(3))
+    for number in range(6):
+        module(x, out=outs[number % 2])
+    calls = recorder.taken()
+    assert calls.count("begin_capture") == 2
+    assert calls.count("launch_graph") == 4
+    others = [made.OnDevice(recorder, X) for _ in range(2 * GRAPHS)]
+    for out in (*others, *others):
+        module(x, out=out)
+    assert "begin_capture" not in recorder.taken(), "too many to remember"
+
+
 def test_nothing_is_recorded_while_the_caller_records(recorder: made.Recorder) -> None:
     module = DeviceModule(made.artifact(), recorder)
     stream = recorder.begin_capture()

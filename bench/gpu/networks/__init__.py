@@ -1,0 +1,1 @@
+"""Whole networks on a GPU, beside torch: `python -m bench.gpu.networks --help`."""
