@@ -4,6 +4,7 @@
 
 A file `run-*.json` is what `python -m bench.gpu --out` wrote, `constants-*.json` what `bench.gpu.calibrate` did,
 `networks-*.json` what `bench.gpu.networks` did. A case that several runs have is taken from the last one, by file name.
+`turns-*.json` has modules that were timed in turns with torch between two runs: seconds as (least, median, most).
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from typing import Any
 
 from bench.gpu import results
 from bench.gpu.contenders import ONE_WARP, OURS, TUNED
+from bench.gpu.networks import results as network_results
 from bench.gpu.results import ratio
 
 FOLDER = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "gpu-results.md"
+KINDS = ("run", "constants", "networks", "turns")
 MULTIPROCESSORS = 132  # of an H100 SXM and an H200
 PEAKS = {  # the constant that is the peak of a type
     "f16": "wgmma_f16", "bf16": "wgmma_bf16", "tf32": "wgmma_tf32", "s8": "wgmma_s8", "f64": "mma_m16n8k16_f64",
@@ -32,7 +35,7 @@ Row = dict[str, Any]
 
 
 def main() -> int:
-    PAGE.write_text(page(_load("run"), _load("constants"), _load("networks")))
+    PAGE.write_text(page(*map(_load, KINDS)))
     return 0
 
 
@@ -41,7 +44,10 @@ def _load(kind: str) -> list[dict[str, Any]]:
 
 
 def page(
-    runs: Sequence[dict[str, Any]], constants: Sequence[dict[str, Any]], networks: Sequence[dict[str, Any]]
+    runs: Sequence[dict[str, Any]],
+    constants: Sequence[dict[str, Any]],
+    networks: Sequence[dict[str, Any]] = (),
+    turns: Sequence[dict[str, Any]] = (),
 ) -> str:
     """The text, from the contents of the files."""
     measured = {each["name"]: each for run in constants for each in run["constants"]}
@@ -61,6 +67,8 @@ def page(
     lines += ["", "## Products", "", *_products(cases, measured)]
     lines += ["", "## Kernels that memory bounds", "", *_memory(cases)]
     lines += ["", "## Tiles by prediction and by time", "", *_tiles(runs)]
+    if turns:
+        lines += ["", "## Since then", "", *_turns(turns)]
     if networks:
         lines += ["", "## Networks", "", *_networks(networks)]
     lines += ["", "## Constants", "", *_constants(measured)]
@@ -162,9 +170,25 @@ def kendall(one: Sequence[float], other: Sequence[float]) -> float:
     return sum((each > 0) - (each < 0) for each in pairs) / max(1, len(pairs))
 
 
+def _turns(turns: Sequence[dict[str, Any]]) -> Iterator[str]:
+    yield "Cases of the tables above after changes, timed in turns with torch; µs are medians (least to most)."
+    yield ""
+    yield "| case | type | what | commit | ours, µs | torch, µs | ratio |"
+    yield "| --- | --- | --- | --- | ---: | ---: | ---: |"
+    for each in (row for run in turns for row in run["rows"]):
+        times = [f"{median * 1e6:.1f} ({least * 1e6:.1f} to {most * 1e6:.1f})"
+                 for least, median, most in (each["ours"], each["torch"])]  # fmt: skip
+        ratio_ = f"{each['torch'][1] / each['ours'][1]:.2f}"
+        yield f"| {' | '.join([each['case'], each['dtype'], each['what'], each['commit'], *times, ratio_])} |"
+
+
 def _networks(networks: Sequence[dict[str, Any]]) -> Iterator[str]:
     for run in networks:
-        yield from run.get("table", [])
+        rows = [network_results.Row(**row) for row in run["rows"]]
+        yield f"{run['machine']['device']}, {run['machine']['date']}, torch {run['machine']['torch']}; f16, forward."
+        yield ""
+        for line in network_results.summary(network_results.Run(run["machine"], rows)):
+            yield f"#{line}" if line.startswith("##") else line
 
 
 def _constants(measured: dict[str, Row]) -> Iterator[str]:

@@ -55,9 +55,8 @@ def tables(run: Run) -> str:
     """Times of calls, times of the host, what precedes the second call, profiles, and what went otherwise."""
     facts = ", ".join(f"{name} {value}" for name, value in run.machine.items())
     lines = ["# Networks on a GPU", "", f"f16, forward; {facts}; {run.seconds:.0f} s", ""]
-    cases = _by_case(run.rows)
-    lines += _times(cases) + _host_times(cases) + _steps(cases)
-    for rows in cases.values():
+    lines += summary(run)
+    for rows in _by_case(run.rows).values():
         for row in rows.values():
             lines += _profile(row)
     otherwise = [row for row in run.rows if row.status != "ok" or row.note]
@@ -68,6 +67,12 @@ def tables(run: Run) -> str:
             for row in otherwise
         ]
     return "\n".join(lines) + "\n"
+
+
+def summary(run: Run) -> list[str]:
+    """Times of calls, times of the host, and what precedes the second call."""
+    cases = _by_case(run.rows)
+    return _times(cases) + _host_times(cases) + _steps(cases)
 
 
 Case = tuple[str, int]

@@ -61,9 +61,9 @@ def test_tiles_have_a_rank_correlation_and_a_loss() -> None:
 
 
 def test_the_page_is_written_from_what_is_stored() -> None:
-    runs, constants, networks = (page._load(kind) for kind in ("run", "constants", "networks"))
-    assert runs
-    assert page.PAGE.read_text() == page.page(runs, constants, networks), "python -m bench.gpu.page"
+    stored = [page._load(kind) for kind in page.KINDS]
+    assert all(stored)
+    assert page.PAGE.read_text() == page.page(*stored), "python -m bench.gpu.page"
 
 
 @pytest.mark.parametrize(("case", "dtype", "wanted"), [("x nn tf32x3", "f32", None), ("x", "f16", 264e12)])
