@@ -131,6 +131,33 @@ def test_three_products_are_far_more_exact_than_one() -> None:
     assert errors["tf32x3"] * 256 < errors[""]
 
 
+def long_product(intrinsic: str, machine: str, precision: str) -> float:
+    """The error of a product over a long k, relative to the result, beyond what the factors' precision costs."""
+    m, n, k = (16, 16, 4096) if intrinsic == WMMA else (16, 8, 4096)
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(extents).astype(np.float32) for extents in ((m, k), (k, n)))
+    if not precision:
+        a, b = rounded(a).astype(np.float32), rounded(b).astype(np.float32)
+    module = parse_module(ragged_matmul((m, n, k), (m, n, 32), intrinsic, "f32", precision=precision))
+    module.attributes["tile.target"] = target_for(gpu(machine)).attribute()
+    run_pipeline(module, "gpu")
+    c = np.full(m * n, np.nan, np.float32)
+    assert emulated.run_kernel(generate(module), "k", [a.flatten(), b.flatten(), c]).diagnostics == []
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    return float(np.linalg.norm(c.reshape(m, n) - exact) / np.linalg.norm(exact))
+
+
+@pytest.mark.parametrize(("intrinsic", "machine"), [(MMA, "sm_80"), (MMA, "sm_90a"), (SHORT, "sm_80"), (WMMA, "sm_80")])
+def test_the_error_of_three_products_does_not_grow_with_k(intrinsic: str, machine: str) -> None:
+    assert long_product(intrinsic, machine, "tf32x3") < 1e-6  # multiply-adds of f32, one after the other: 1.1e-6
+
+
+@pytest.mark.parametrize("machine", ["sm_80", "sm_90a"])
+def test_sums_that_tensor_cores_add_up_drift_over_a_long_k(machine: str) -> None:
+    """What three products avoid, and the emulator models: each block of a sum is rounded toward zero."""
+    assert 5e-6 < long_product(MMA, machine, "") < 5e-5
+
+
 def special(precision: str) -> tuple[Array, Array, Array]:
     """A product of factors among which are infinities, NaN and the largest numbers, of both signs."""
     rng = np.random.default_rng(0)

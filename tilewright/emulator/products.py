@@ -18,12 +18,18 @@ from tilewright.emulator.scalars import Array
 
 @dataclass(frozen=True)
 class Unit:
-    """How a generation adds: products of `bits16` (f16, bf16) or `bits32` (tf32) at a time, `fraction` bits."""
+    """How the matrix unit of a generation adds floats: the parameters of `block_sum`.
+
+    `bits16` products of f16 or bf16 are added at once, `bits32` of tf32, twice `bits16` of 8-bit floats; the blocks of
+    a longer K follow each other. Terms keep `fraction` bits behind the leading bit of the largest one, those of 8-bit
+    floats `fraction8`; f32 has 23. `rounding` is that of the sum of a block to f32: toward zero ("rz"), nearest ("rn").
+    """
 
     bits16: int
     bits32: int
     fraction: int
-    fraction8: int = 13  # of 8-bit floats
+    fraction8: int = 13
+    rounding: str = "rz"
 
 
 UNITS = {70: Unit(4, 4, 23), 75: Unit(4, 4, 24), 80: Unit(8, 4, 24), 90: Unit(16, 8, 25)}
@@ -104,7 +110,8 @@ def multiply(
     exponents_b = _exponents(b, _LEAST_EXPONENT[kinds[1]])
     for start in range(0, a.shape[2], width):
         part = slice(start, start + width)
-        c = _block(a[:, :, part], b[:, part], c, exponents_a[:, :, part], exponents_b[:, part], fraction, result)
+        exponents = exponents_a[:, :, part], exponents_b[:, part]
+        c = block_sum(a[:, :, part], b[:, part], c, exponents, fraction, result, unit.rounding)
     return c
 
 
@@ -114,7 +121,22 @@ def _exponents(values: Array, least: int) -> Array:
     return np.where(values == 0, np.int32(-100_000), np.maximum(exponents, least))
 
 
-def _block(a: Array, b: Array, c: Array, ea: Array, eb: Array, fraction: int, result: str) -> Array:
+def block_sum(
+    a: Array, b: Array, c: Array, exponents_of: tuple[Array, Array], fraction: int, result: str, rounding: str = "rz"
+) -> Array:
+    """``c + a @ b`` as a matrix unit adds one block of K: all products and the addend at once.
+
+    1. Products are exact. The exponent of a product is the sum of those of its factors (`exponents_of`), so that its
+       significand is in [1, 4).
+    2. All terms, c among them, are aligned to the largest exponent of any, and cut to `fraction` bits behind its
+       leading bit: toward zero, each by itself. A term that is smaller than the last of these bits is lost.
+    3. The terms are added exactly.
+    4. The sum is normalised and rounded to f32 by `rounding`, or to nearest for a result of f16.
+
+    With "rz" the error of a sum that passes through many blocks has the sign of the sum, and grows with their number.
+    Where a term is infinite or NaN, the result is that of plain addition.
+    """
+    ea, eb = exponents_of
     terms = a[:, :, None, :] * b.transpose(0, 2, 1)[:, None]
     exponents = (ea[:, :, None, :] + eb.transpose(0, 2, 1)[:, None]).max(axis=-1)
     own = np.where(c == 0, np.int32(-100_000), np.maximum(np.frexp(c)[1].astype(np.int32) - 1, -126))
@@ -125,7 +147,7 @@ def _block(a: Array, b: Array, c: Array, ea: Array, eb: Array, fraction: int, re
     if not np.isfinite(found).all() or not np.isfinite(c).all():
         plain = terms.sum(axis=-1) + c
         found = np.where(np.isfinite(plain) & np.isfinite(found), found, plain)
-    narrow = to_f16(found) if result == "f16" else to_f32(found, "rz")
+    narrow = to_f16(found) if result == "f16" else to_f32(found, rounding)
     return narrow.astype(np.float64)
 
 

@@ -32,6 +32,7 @@ STORED_COLUMN_BYTES, STORED_COLUMNS = 128, 2  # by `tensor-stores`: columns of r
 PADDING_BYTES = 16  # of a row, by `distribute` where fragment layouts are unspecified: one vector
 REGISTER_BITS = 32
 THREE = 3  # products on tf32 for one of f32
+TOGETHER = 4  # of these threes, each with sums of its own, by `tf32x3`
 
 # Registers of a thread, from above: of large tiles 10 to 30 more than ptxas 13.0 takes (242 of 226 for f16 on sm_80,
 # 128 x 64 x 32 on 2 warps), of small ones with deep slices 90 more.
@@ -274,14 +275,20 @@ def slice_bytes(shape: BlockShape, problem: BlockProblem) -> int:
 
 
 def registers(shape: BlockShape, record: Intrinsic, lanes: int) -> int:
-    """About the registers of one of `lanes` threads: sums, fragments of this step of k and the next, spare ones."""
+    """About the registers of one of `lanes` threads: sums, fragments of this step of k and the next, spare ones.
+
+    Three products on tf32 have the high and low parts of fragments besides, and sums of a step of k for some of them.
+    """
     rows, columns = shape.m // shape.warps[0], shape.n // shape.warps[1]
     sums = rows * columns * bits(record.destination.dtype) // REGISTER_BITS // lanes
     if is_warpgroup(record):
         return sums + SPARE_REGISTERS
-    step = extents(record)[2]
+    m, n, step = extents(record)
     fragments = (rows + columns) * step * bits(record.sources[0].dtype) // REGISTER_BITS // lanes
-    copies = 2 + 2 * bool(shape.precision)  # this step's, the next one's; high and low parts
+    copies = 2  # this step's, the next one's
+    if shape.precision:
+        copies += 2
+        sums += min(sums, TOGETHER * m * n * bits(record.destination.dtype) // REGISTER_BITS // lanes)
     return sums + copies * fragments + SPARE_REGISTERS + STEP_REGISTERS * max(0, shape.k // step - STEPS)
 
 

@@ -423,7 +423,7 @@ class MmaOp(KernelOp):
     """Warp: ``d = a * b + c`` on fragments, by the record that `intrinsic` names.
 
     With `precision` "tf32x3", three products of a record that reads tf32: of low parts of a and high ones of b
-    (`tile.tf32`), of high and low ones, of high ones.
+    (`tile.tf32`), of high and low ones, of high ones; their sum is rounded before it is added to c.
     """
 
     name = "simt.mma"

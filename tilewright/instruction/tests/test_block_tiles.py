@@ -9,9 +9,11 @@ import pytest
 
 from tilewright.expr.graph import GraphBuilder
 from tilewright.expr.ops import linalg
+from tilewright.instruction import block_tiles
 from tilewright.instruction.block_tiles import Ranking, extents, registers
 from tilewright.instruction.gpu_products import GpuProducts, block_candidates, block_shape
 from tilewright.instruction.products import find_product
+from tilewright.kernel.passes.gpu import tf32x3
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
 
@@ -65,6 +67,14 @@ def test_three_products_are_priced_as_three_and_hold_their_parts(machine: str) -
     held = {replace(each.shape, precision=""): each.registers for each in one}
     assert all(each.registers > held.get(replace(each.shape, precision=""), 0) for each in three)
     assert three[0].registers <= 255
+
+
+def test_three_products_hold_sums_of_a_step_for_as_many_as_the_pass_computes_together() -> None:
+    assert block_tiles.TOGETHER == tf32x3.TOGETHER
+    found = ranked((4096, 4096, 4096), "sm_80", "f32", input_precision="tf32x3", route="mma.sync").candidates[0]
+    one = replace(found.shape, precision="")
+    fragments = (one.m // one.warps[0] + one.n // one.warps[1]) * 8 // 32
+    assert found.registers == registers(one, found.record, 32) + 2 * fragments + 4 * block_tiles.TOGETHER
 
 
 def test_three_products_are_of_single_warps() -> None:
