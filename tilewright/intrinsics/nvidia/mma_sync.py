@@ -102,7 +102,8 @@ def _nvvm(shape: str, types: str) -> str:
 
 
 # Issue cycles: A100 does 256 f16 multiply-adds per sub-core and cycle, half for tf32, twice for s8, 1/16 for f64. H100
-# does 32 of f64 (NVIDIA H100 whitepaper: 67 TFLOP/s) by the instructions with 16 rows, half of that by m8n8k4.
+# does 32 of f64 (NVIDIA H100 whitepaper: 67 TFLOP/s) by the instructions with 16 rows, half of that by m8n8k4: ptxas
+# 13.0 issues m16n8k4 and m8n8k4 for sm_90 16 cycles apart.
 _FLOATS = (
     mma((16, 8, 16), ("f16", "f16", "f32"), "sm_80", _nvvm("m16n8k16", "f32.f32"),
         ("MMA_SYNC_F32_16x8x16_F16", "NV_MMA_SYNC_F32_16x8x16_F16")),

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import cast
 
 from xdsl.context import Context
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, Float32Type, IntegerAttr, ModuleOp, TensorType
+from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, IntegerAttr, ModuleOp, TensorType, f32
 from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 
 from tilewright.dataclass import dataclass
 from tilewright.kernel.attributes import BLOCKS, blocks_of, registers_of
-from tilewright.kernel.dialect import FuncOp, Tf32Op
+from tilewright.kernel.dialect import FuncOp, Tf32Op, shape
 from tilewright.kernel.passes.gpu.factors import computed_once, factors_of, tf32_products
 from tilewright.kernel.rewrite import insert_before, replace_by_values
 from tilewright.kernel.simt import MmaOp
@@ -84,10 +83,9 @@ def _is_free(op: MmaOp, group: list[MmaOp]) -> bool:
 
 
 def _split(group: list[MmaOp], parts: Mapping[SSAValue, tuple[SSAValue, ...]]) -> None:
-    types = {each.c.type: cast("TensorType[Float32Type]", each.c.type) for each in group}
-    zeros = {key: arith.ConstantOp(DenseIntOrFPElementsAttr.from_list(type_, [0.0])) for key, type_ in types.items()}
+    zeros = {extents: _zeros(extents) for extents in dict.fromkeys(shape(each.c) for each in group)}
     insert_before(group[0], *zeros.values())
-    sums: list[SSAValue] = [zeros[each.c.type].result for each in group]
+    sums: list[SSAValue] = [zeros[shape(each.c)].result for each in group]
     for of_a, of_b in (LOW_HIGH, HIGH_LOW, HIGH_HIGH):
         for number, each in enumerate(group):
             made = MmaOp(each.intrinsic.data, parts[each.a][of_a], parts[each.b][of_b], sums[number])
@@ -100,3 +98,7 @@ def _split(group: list[MmaOp], parts: Mapping[SSAValue, tuple[SSAValue, ...]]) -
         insert_before(group[-1], added)
         added.result.name_hint = each.result.name_hint
         replace_by_values(each, [added.result])
+
+
+def _zeros(extents: tuple[int, ...]) -> arith.ConstantOp:
+    return arith.ConstantOp(DenseIntOrFPElementsAttr.from_list(TensorType(f32, extents), [0.0]))
