@@ -60,7 +60,7 @@ def compiled(name: str) -> Any:
         body, declare = FMA.format(a=a, b=b, c=c, f=function), f"declare {c} @{function}({a}, {b}, {c})"
     else:
         words = f"<{lanes} x i32>" if "i8" in a else a  # LLVM's byte products took words until version 21
-        function = record.llvm
+        function = record.functions[lanes]
         body, declare = CALL.format(a=a, b=b, c=c, f=function), f"declare {c} @{function}({c}, {a}, {b})"
         if words != a and not _accepts(declare):
             body = f"%x = bitcast {a} %a to {words}\n%y = bitcast {b} %b to {words}\n" + CALL.format(
