@@ -29,7 +29,8 @@ from xdsl.utils.exceptions import VerifyException
 from tilewright.kernel.operation import NUMBER, KernelOp
 from tilewright.kernel.programs import kernel_of
 from tilewright.kernel.tensor_map_box import BulkCopy, TensorMapBox, of_tensor_map
-from tilewright.kernel.tile_types import I1, element, shape, verify_view
+from tilewright.kernel.tile_types import I1, element, element_bytes, shape, verify_view
+from tilewright.layouts.copy_engine import FRAGMENT_BYTES
 
 ROWS = 8  # of a swizzle: a box is cut between groups of them
 
@@ -216,6 +217,8 @@ class StagedDotOp(KernelOp):
             raise VerifyException(f"multiplies {self.a.type} and {self.b.type}")
         if self.by_registers not in ("", "a", "b"):
             raise VerifyException(f'registers "{self.by_registers}": of a or b')
+        if self.by_registers and element_bytes(self.a) != FRAGMENT_BYTES:
+            raise VerifyException(f"threads read fragments of {element(self.a)}; of elements of {FRAGMENT_BYTES} bytes")
 
 
 @irdl_op_definition
