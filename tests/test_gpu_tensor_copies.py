@@ -31,7 +31,14 @@ from tilewright.kernel.passes.gpu.distribution.warpgroup import operand_of
 from tilewright.kernel.passes.table import run_pass, run_pipeline
 from tilewright.kernel.rewrite import erase, insert_before, replace_by_values
 from tilewright.kernel.simt import BarrierOp
-from tilewright.kernel.simt_async import FenceOp, MbarrierArriveOp, MbarrierInitOp, MbarrierWaitOp, TensorLoadOp
+from tilewright.kernel.simt_async import (
+    FenceOp,
+    MbarrierArriveOp,
+    MbarrierInitOp,
+    MbarrierWaitOp,
+    TensorLoadOp,
+    WarpBarrierOp,
+)
 from tilewright.kernel.simt_warpgroup import WarpgroupCommitOp, WarpgroupFenceOp, WarpgroupWaitOp
 from tilewright.kernel.text import parse_module, print_module
 from tilewright.kernel.verify import verify
@@ -300,6 +307,65 @@ def test_other_types_where_both_operands_lie_along_k(dtype: str) -> None:
     assert counts.total("shared", "conflicts") == 0
 
 
+def read_by_threads(
+    sizes: Sizes, block: Sizes, transposed: str = "", disable: Sequence[str] = ()
+) -> tuple[ModuleOp, list[Any], Any]:
+    """A product of f32 read as tf32, arguments and result; both factors along k is `transposed` "b"."""
+    text = ragged_matmul(sizes, block, "mma_m16n8k8_tf32_f32", "f32", transposed)
+    module = parse_module(text)
+    module.attributes["tile.target"] = program(sizes, block).attributes["tile.target"]
+    run_pipeline(module, "gpu", disable, verify_each=True)
+    (m, n, k), arrays = sizes, [RNG.integers(-3, 4, size).astype(np.float32) for size in (sizes[::2], sizes[:0:-1])]
+    given = stored_as(transposed, [each.reshape(-1) for each in arrays], (m, n, k))
+    return module, [*given, np.full(m * n, np.nan, np.float32)], (arrays[0] @ arrays[1]).reshape(-1)
+
+
+@pytest.mark.parametrize("transposed", ["", "ab"])
+@pytest.mark.parametrize(
+    ("sizes", "block"),
+    [
+        ((128, 256, 128), (64, 128, 32)),
+        ((200, 136, 200), (128, 256, 32)),
+        ((72, 264, 132), (256, 128, 32)),
+        ((64, 64, 24), (64, 64, 8)),
+        ((8, 100, 20), (64, 64, 16)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_threads_read_fragments_of_what_does_not_lie_along_k(sizes: Sizes, block: Sizes, transposed: str) -> None:
+    """Without bank conflicts; ptxas serialises no products, although fragments change while some are under way."""
+    if transposed and block[0] > block[1]:
+        block = (block[1], block[0], block[2])
+    module, arguments, wanted = read_by_threads(sizes, block, transposed)
+    run_kernel(module, "k", arguments, order="random", seed=1)
+    np.testing.assert_array_equal(arguments[2], wanted)
+    code = generate(module)
+    resources = ptxas.check(code.ptx, "sm_90a")
+    assert resources is None or (resources["k"].spills, resources["k"].warnings) == (0, ())
+    assert re.search(r"wgmma\.mma_async\S+ \{[^}]*\}, \{", code.ptx)  # a from registers
+    arguments[2][:] = np.nan
+    run = emulate(code, arguments)
+    assert run.diagnostics == []
+    np.testing.assert_array_equal(arguments[2], wanted)
+    ((_, counts),) = run.counts
+    assert counts.total("shared", "conflicts") == 0
+
+
+@pytest.mark.parametrize("without", STEPS)
+def test_steps_that_fragments_need_not(without: str) -> None:
+    module, arguments, wanted = read_by_threads((200, 136, 136), (64, 128, 32), disable=(without,))
+    assert emulate(generate(module), arguments).diagnostics == []
+    np.testing.assert_array_equal(arguments[2], wanted)
+
+
+def test_neither_operand_along_k_stays_with_single_warps() -> None:
+    module, arguments, wanted = read_by_threads((128, 128, 64), (64, 128, 32), "a")
+    code = generate(module)
+    assert "wgmma" not in code.ptx
+    assert emulate(code, arguments).diagnostics == []
+    np.testing.assert_array_equal(arguments[2], wanted)
+
+
 @pytest.mark.parametrize("transposed", [False, True])
 def test_batches_are_a_dimension_of_boxes(transposed: bool, tmp_path: Path) -> None:
     """Ragged ones too: a box does not reach into the next batch."""
@@ -413,6 +479,20 @@ def check_planted(module: ModuleOp, sizes: Sizes, planted: tuple[Plant, str, str
 def test_planted_errors_are_found(name: str) -> None:
     sizes = (128, 64, 320)
     check_planted(distributed(sizes, (64, 64, 32)), sizes, PLANTED[name])
+
+
+@pytest.mark.emulator_only
+@pytest.mark.parametrize(
+    ("plant", "seen"),
+    [(at(WarpBarrierOp, 0, _drop), "race"), (at(WarpgroupWaitOp, 1, _leaves_one), "overwritten")],
+    ids=["no barrier before a slot is released", "a wait that leaves a product of the fragments read next"],
+)
+def test_errors_planted_where_threads_read_fragments(plant: Plant, seen: str) -> None:
+    """Interpreted lanes go in step, and hold fragments as values: only the emulator sees these."""
+    module, arguments, _ = read_by_threads((128, 128, 320), (64, 128, 32))
+    plant(module)
+    diagnostics = emulate(generate(module), arguments).diagnostics
+    assert re.search(seen, str(diagnostics[0])), str(diagnostics[0])
 
 
 @pytest.mark.emulator_only

@@ -80,7 +80,7 @@ def multiplied(
 ) -> tuple[Array, Array, Array, str]:  # fmt: skip
     """Random a and b of any scale, their product by a tile program, and the PTX."""
     m, n, k = sizes
-    block = (32, 32, 16) if intrinsic == WMMA else (32, 16, 16)
+    block = (32, 32, 16) if intrinsic == WMMA else (64, 64, 16) if "wgmma" in intrinsic else (32, 16, 16)
     rng = np.random.default_rng(m * n * k)
     a, b = (rng.standard_normal(extents) * 2.0 ** rng.integers(-9, 9, extents) for extents in ((m, k), (k, n)))
     a, b = a.astype(np.float32), b.astype(np.float32)
@@ -218,9 +218,10 @@ def test_products_of_products_are_rounded() -> None:
 # What a compilation takes ---------------------------------------------------------------------------------------------
 
 
-def product(m: int, n: int, k: int) -> Graph:
+def product(m: int, n: int, k: int, transpose_b: bool = True) -> Graph:
     def build(b: GraphBuilder) -> Tensor:
-        return linalg.matmul(b.input("x", (m, k), "f32"), b.input("w", (n, k), "f32"), transpose_b=True)
+        stored = (n, k) if transpose_b else (k, n)
+        return linalg.matmul(b.input("x", (m, k), "f32"), b.input("w", stored, "f32"), transpose_b=transpose_b)
 
     b = GraphBuilder()
     return b.finish([build(b)])
@@ -241,8 +242,10 @@ def test_a_graph_in_every_precision(machine: str, sizes: tuple[int, int, int]) -
         assert precision != "tf32x3" or "wgmma" not in ptx
 
 
-def reason(machine: str, precision: str, **given: Any) -> str:
-    plan = make_plan(product(4096, 4096, 4096), gpu(machine), 1, Options(input_precision=precision, **given))
+def reason(machine: str, precision: str, rows: bool = False, **given: Any) -> str:
+    """With `rows`, the second factor lies along n."""
+    graph = product(4096, 4096, 4096, not rows)
+    plan = make_plan(graph, gpu(machine), 1, Options(input_precision=precision, **given))
     return "\n".join(decision.explain() for decision in plan.decisions if decision.subject.startswith("block of"))
 
 
@@ -250,11 +253,32 @@ def test_decisions_say_what_becomes_of_f32() -> None:
     assert "; f32 is rounded to tf32" in reason("sm_80", "tf32")
     assert "; f32 is cut to tf32" in reason("sm_80", "tf32", disable=("round-to-tf32",))
     assert "; f32 is cut to tf32, since operands in shared memory pass no registers" in reason("sm_90a", "tf32")
+    assert "; f32 is rounded to tf32 in b, whose fragments threads read, else cut" in reason("sm_90a", "tf32", True)
+    assert "; f32 is cut to tf32" in reason("sm_90a", "tf32", True, disable=("round-to-tf32",))
     three = reason("sm_90a", "tf32x3")
     assert f"with {MMA} as tf32x3" in three
     assert "; f32 is the sum of two tf32, three products for one" in three
     assert "operands are split in registers, which bulk copies do not pass" in three
     assert "no matrix instruction takes f32,f32->f32 with input_precision ieee" in reason("sm_90a", "ieee")
+
+
+def test_a_large_product_of_rows_is_one_of_four_warps() -> None:
+    """Fragments of b change registers while products are under way: ptxas serialises none, and nothing spills."""
+    options = Options(cache=False, input_precision="tf32")
+    module = tilewright.compile(product(4096, 4096, 4096, False), machine="sm_90a", options=options, device="emulator")
+    assert "256x128x32 on 1x8 warps with wgmma_m64n256k8_tf32_f32, 4 stages" in module.explain(all=True)
+    resources = ptxas.check(module.artifact.code.decode(), "sm_90a")
+    assert resources is None or not any(each.spills or each.warnings for each in resources.values())
+
+
+@pytest.mark.parametrize("rounds", [True, False])
+def test_what_threads_read_is_rounded_what_instructions_read_is_cut(rounds: bool) -> None:
+    """A product of four warps with rows of b: without the pass both factors are cut."""
+    a, b, c, ptx = multiplied((64, 64, 32), "wgmma_m64n64k8_tf32_f32", "", "", "sm_90a",
+                              () if rounds else ("round-to-tf32",))  # fmt: skip
+    assert "wgmma" in ptx
+    assert ("cvt.rna.tf32" in ptx) == rounds
+    assert (np.abs(c - cut(a) @ (rounded(b) if rounds else cut(b))) <= sums_bound(a, b)).all()
 
 
 def test_a_machine_without_tf32_multiplies_f32() -> None:

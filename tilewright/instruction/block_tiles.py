@@ -21,7 +21,7 @@ from tilewright.intrinsics.elements import bits
 from tilewright.intrinsics.intrinsic import GROUP_LANES, Fragment, Intrinsic, Operand
 from tilewright.layouts.access import SECTOR_BYTES
 from tilewright.layouts.bits import power_from
-from tilewright.layouts.copy_engine import UNITS
+from tilewright.layouts.copy_engine import FRAGMENT_BYTES, UNITS
 from tilewright.machine.description import Gpu
 from tilewright.operator.rules.gpu_product import BlockShape
 
@@ -31,6 +31,7 @@ CIRCULAR_STATE_BYTES, ALIGNMENT_BYTES = 16, 1024  # of a slot: two mbarriers; of
 STORED_COLUMN_BYTES, STORED_COLUMNS = 128, 2  # by `tensor-stores`: columns of rows so long, in so many buffers
 PADDING_BYTES = 16  # of a row, by `distribute` where fragment layouts are unspecified: one vector
 REGISTER_BITS = 32
+STEP_WORDS = 8  # of a row of an operand that products of four warps read at once: 32 bytes
 THREE = 3  # products on tf32 for one of f32
 TOGETHER = 4  # of these threes, each with sums of its own, by `tf32x3`
 
@@ -81,6 +82,13 @@ class BlockProblem:
     def sum_bytes(self) -> int:
         return element_bits(self.mma.c) // 8
 
+    @property
+    def by_registers(self) -> str:
+        """The operand whose fragments threads read for products of four warps, as in `tile.staged_dot`; "" for none."""
+        if self.operand_bytes != FRAGMENT_BYTES or (self.mma.rhs_transposed and not self.mma.lhs_transposed):
+            return ""
+        return "a" if self.mma.lhs_transposed else "b"
+
 
 def is_warpgroup(record: Intrinsic) -> bool:
     """Whether groups of four warps compute a record from tiles that bulk copies bring."""
@@ -107,6 +115,7 @@ class Candidate:
     registers: int
     blocks: int  # of the first kernel
     cycles: float = 0.0
+    by_registers: str = ""  # the operand whose fragments threads read for products of four warps
 
     @property
     def warpgroup(self) -> bool:
@@ -180,12 +189,15 @@ def _shapes(problem: BlockProblem, records: tuple[Intrinsic, ...]) -> Iterator[B
         depths = [d for each in SLICE_BYTES if (d := each * 8 // bits(record.sources[0].dtype)) >= k]
         depths = [d for d in depths if d <= depth] or depths[:1]
         if is_warpgroup(record):
+            turned = problem.by_registers == "b"  # instructions compute the transposed result
             for down, across in GROUP_GRIDS:
                 for tiles in (1, 2):
-                    tile = (m * down * tiles, n * across)
+                    tile, warps = (m * down * tiles, n * across), (WARPS * down, across)
+                    if turned:
+                        tile, warps = (tile[1], tile[0]), (warps[1], warps[0])
                     if (tile[0] <= rows or tile[0] == m) and min(narrowest, columns) <= tile[1] <= columns:
                         for deep in depths:
-                            yield BlockShape(*tile, deep, (WARPS * down, across), record.name, precision=precision)
+                            yield BlockShape(*tile, deep, warps, record.name, precision=precision)
             continue
         for down, across in WARP_GRIDS:
             for height in WARP_ROWS:
@@ -252,8 +264,9 @@ def _stages(shape: BlockShape, record: Intrinsic, problem: BlockProblem, machine
 def _candidate(shape: BlockShape, record: Intrinsic, problem: BlockProblem, machine: Gpu) -> Candidate:
     tiles = problem.batches * -(-problem.m // shape.m) * -(-problem.n // shape.n)
     bytes_ = shared_bytes(shape, record, problem, shape.stages)
-    needed = registers(shape, record, machine.warp_sizes[0], problem.loaded)
-    return Candidate(shape, record, bytes_, needed, tiles * shape.splits)
+    read = problem.by_registers if is_warpgroup(record) else ""
+    needed = registers(shape, record, machine.warp_sizes[0], problem.loaded, read)
+    return Candidate(shape, record, bytes_, needed, tiles * shape.splits, by_registers=read)
 
 
 def shared_bytes(shape: BlockShape, record: Intrinsic, problem: BlockProblem, stages: int) -> int:
@@ -279,16 +292,20 @@ def slice_bytes(shape: BlockShape, problem: BlockProblem) -> int:
     return (shape.m + shape.n) * shape.k * problem.operand_bytes
 
 
-def registers(shape: BlockShape, record: Intrinsic, lanes: int, loaded: tuple[bool, bool] = (False, False)) -> int:
+def registers(
+    shape: BlockShape, record: Intrinsic, lanes: int, loaded: tuple[bool, bool] = (False, False), by_registers: str = ""
+) -> int:
     """About the registers of one of `lanes` threads: sums, fragments of this step of k and the next, spare ones, and
     one for each element of a slice of a or b that is `loaded`, on its way to shared memory.
 
-    Three products on tf32 have the high and low parts of fragments besides, and sums of a step of k for some of them.
+    Of products of four warps only the operand `by_registers` has fragments. Three products on tf32 have the high and
+    low parts of fragments besides, and sums of a step of k for some of them.
     """
     rows, columns = shape.m // shape.warps[0], shape.n // shape.warps[1]
     sums = rows * columns * bits(record.destination.dtype) // REGISTER_BITS // lanes
     if is_warpgroup(record):
-        return sums + SPARE_REGISTERS
+        outer = shape.n // shape.warps[1] if by_registers == "b" else rows
+        return sums + SPARE_REGISTERS + (2 * outer * STEP_WORDS // lanes if by_registers else 0)
     m, n, step = extents(record)
     fragments = (rows + columns) * step * bits(record.sources[0].dtype) // REGISTER_BITS // lanes
     copies = 2  # this step's, the next one's
@@ -332,7 +349,8 @@ def _refuse(
     lanes = machine.warp_sizes[0]
     threads = shape.warps[0] * shape.warps[1] * lanes
     warpgroup = is_warpgroup(record)
-    needed, most = registers(shape, record, lanes, problem.loaded), machine.max_registers_per_thread
+    needed = registers(shape, record, lanes, problem.loaded, problem.by_registers)
+    most = machine.max_registers_per_thread
     if needed > most:
         return Refusal("", "registers", f"about {needed} of a thread, {most} there are")
     if threads + warpgroup * WARPS * lanes > machine.max_threads_per_block:
@@ -407,6 +425,7 @@ class Price:
         read = warps * (rows + columns) * shape.k * size
         if each.warpgroup:  # a group reads its b once for each of its products
             groups = warps // WARPS
+            rows, columns = (columns, rows) if self.problem.by_registers == "b" else (rows, columns)
             read = groups * (WARPS * rows + columns * (WARPS * rows // m)) * shape.k * size
             feed = max(feed, ROW_CYCLES * self._copied_rows(shape))
         shared = (read + bytes_) / machine.shared_bytes_per_cycle

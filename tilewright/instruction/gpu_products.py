@@ -258,6 +258,9 @@ def _reading(chosen: Candidate, off: Collection[str]) -> str:
         return ""
     if chosen.shape.precision:
         return "; f32 is the sum of two tf32, three products for one"
+    if chosen.by_registers and ROUNDING not in off:
+        name = chosen.by_registers
+        return f"; f32 is rounded to tf32 in {name}, whose fragments threads read, else cut: it passes no registers"
     if chosen.warpgroup:
         return "; f32 is cut to tf32, since operands in shared memory pass no registers in which to round"
     return "; f32 is cut to tf32" if ROUNDING in off else "; f32 is rounded to tf32"

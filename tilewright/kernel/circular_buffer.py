@@ -29,7 +29,8 @@ from xdsl.utils.exceptions import VerifyException
 from tilewright.kernel.operation import NUMBER, KernelOp
 from tilewright.kernel.programs import kernel_of
 from tilewright.kernel.tensor_map_box import BulkCopy, TensorMapBox, of_tensor_map
-from tilewright.kernel.tile_types import I1, element, shape, verify_view
+from tilewright.kernel.tile_types import I1, element, element_bytes, shape, verify_view
+from tilewright.layouts.copy_engine import FRAGMENT_BYTES
 
 ROWS = 8  # of a swizzle: a box is cut between groups of them
 
@@ -161,6 +162,9 @@ class StagedDotOp(KernelOp):
     """``d = c + a * b`` of the tiles in the slot of use `number`: M x K in buffer a, K x N in b, as the memories say.
 
     The product is under way until `tile.finish` has waited for it: only then are the slot free and d to be used.
+    `registers` names the operand whose fragments threads read from the slot, as instructions take their first operand
+    from registers; they read the other one, or without `registers` both, from shared memory themselves. With
+    `registers` "b" instructions compute ``d^T = c^T + b^T * a^T``.
     """
 
     name = "tile.staged_dot"
@@ -173,20 +177,27 @@ class StagedDotOp(KernelOp):
     depth = prop_def(NUMBER)
     a_memory = prop_def(StringAttr)
     b_memory = prop_def(StringAttr)
+    registers = opt_prop_def(StringAttr)
     result = result_def(ACC)
     traits = traits_def(MemoryReadEffect())
     assembly_format = (
-        "$intrinsic $a `memory` $a_memory `,` $b `memory` $b_memory `[` $number `]` `depth` $depth `,` $c attr-dict "
-        "`:` type($a) `,` type($b) `,` type($c)"
+        "$intrinsic $a `memory` $a_memory `,` $b `memory` $b_memory `[` $number `]` `depth` $depth "
+        "(`registers` $registers^)? `,` $c attr-dict `:` type($a) `,` type($b) `,` type($c)"
     )
 
     def __init__(
         self, intrinsic: str, a: SSAValue, a_memory: str, b: SSAValue, b_memory: str, number: SSAValue, depth: int,
-        c: SSAValue,
+        c: SSAValue, registers: str = "",
     ) -> None:  # fmt: skip
         super().__init__(
-            a, b, number, c, results=[c.type], intrinsic=intrinsic, depth=depth, a_memory=a_memory, b_memory=b_memory
-        )
+            a, b, number, c, results=[c.type], intrinsic=intrinsic, depth=depth, a_memory=a_memory, b_memory=b_memory,
+            registers=registers or None,
+        )  # fmt: skip
+
+    @property
+    def by_registers(self) -> str:
+        """The operand whose fragments threads read, "" where there is none."""
+        return "" if self.registers is None else str(self.registers.data)
 
     @property
     def extents(self) -> tuple[int, int, int]:
@@ -204,6 +215,10 @@ class StagedDotOp(KernelOp):
                 raise VerifyException(f"slots of {slot_elements} elements for a tile of {elements}")
         if element(self.a) != element(self.b):
             raise VerifyException(f"multiplies {self.a.type} and {self.b.type}")
+        if self.by_registers not in ("", "a", "b"):
+            raise VerifyException(f'registers "{self.by_registers}": of a or b')
+        if self.by_registers and element_bytes(self.a) != FRAGMENT_BYTES:
+            raise VerifyException(f"threads read fragments of {element(self.a)}; of elements of {FRAGMENT_BYTES} bytes")
 
 
 @irdl_op_definition

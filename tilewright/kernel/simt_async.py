@@ -35,6 +35,15 @@ def _verify_mbarriers(view: SSAValue) -> None:
 
 
 @irdl_op_definition
+class WarpBarrierOp(InBlock):
+    """All lanes of a warp arrive before any goes on: the arrival of one at an mbarrier is then one of all."""
+
+    name = "simt.warp_barrier"
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = "attr-dict"
+
+
+@irdl_op_definition
 class MbarrierInitOp(KernelOp):
     """Make an mbarrier whose phases take `arrivals` arrivals. Others may use it after a fence and a barrier."""
 

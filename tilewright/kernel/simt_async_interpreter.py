@@ -22,6 +22,7 @@ from tilewright.kernel.simt_async import (
     TensorLoadOp,
     TensorStoreOp,
     TensorWaitOp,
+    WarpBarrierOp,
 )
 from tilewright.kernel.simt_clocks import Clocks, Landing, Mbarrier
 from tilewright.kernel.simt_memory import Access, Place
@@ -292,6 +293,7 @@ def _commit(group: Group, op: WarpgroupCommitOp, active: Array) -> None:
 
 
 HANDLERS: dict[type[Operation], Any] = {
+    WarpBarrierOp: lambda group, op, active: None,  # lanes go in step
     MbarrierInitOp: _init,
     MbarrierArriveOp: _arrive,
     FenceOp: _fence,

@@ -38,6 +38,7 @@ from tilewright.kernel.tile_types import I1, INDEX, element, i64s, shape
 
 WARPS = 4  # of a group
 ROWS = 64  # of a product
+MOST_PENDING = 7  # groups that a wait can leave under way; PTX ISA, "wgmma.wait_group"
 REGISTERS = ("grow", "shrink")
 
 
@@ -223,5 +224,5 @@ class WarpgroupWaitOp(_Passing):
 
     def verify_(self) -> None:
         super().verify_()
-        if not 0 <= self.pending.value.data <= 7:
-            raise VerifyException(f"waits for all but {self.pending.value.data} groups; 0 to 7")
+        if not 0 <= self.pending.value.data <= MOST_PENDING:
+            raise VerifyException(f"waits for all but {self.pending.value.data} groups; 0 to {MOST_PENDING}")

@@ -12,6 +12,7 @@ BOX_EXTENT = 256  # the longest side of a box
 ROW_MULTIPLE = 16  # bytes of which distances in a tensor and rows of a box are multiples
 SPANS = (128, 64, 32)  # bytes of rows whose groups of 16 bytes change places, the widest first
 TRANSPOSED_BYTES = 2  # of elements that products also read from memory along m and n; others only along k
+FRAGMENT_BYTES = 4  # of elements that threads read as fragments of one operand, which lies along m or n
 
 
 def is_distance(distance_bytes: int) -> bool:

@@ -74,6 +74,7 @@ HANDLERS: dict[type[Operation], Callable[[Emission, Any], None]] = {
     simt.StoreFragmentOp: mma.store_fragment,
     simt.MmaOp: mma.mma,
     tile.Tf32Op: mma.tf32,
+    simt_async.WarpBarrierOp: threads.warp_barrier,
     simt_async.MbarrierInitOp: tensor_copies.mbarrier_init,
     simt_async.MbarrierArriveOp: tensor_copies.mbarrier_arrive,
     simt_async.MbarrierWaitOp: tensor_copies.mbarrier_wait,

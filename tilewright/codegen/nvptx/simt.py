@@ -13,7 +13,7 @@ from tilewright.codegen.gpu.elements import known
 from tilewright.codegen.nvptx.emission import I32, Emission, from_words, resized, to_words
 from tilewright.codegen.nvptx.memory import read, write
 from tilewright.kernel import dialect as tile
-from tilewright.kernel import simt
+from tilewright.kernel import simt, simt_async
 from tilewright.kernel.passes.common.effects import PURE
 
 LANES = 32
@@ -41,6 +41,10 @@ def barrier(at: Emission, op: simt.BarrierOp) -> None:
         return
     given = [I32(op.number.value.data), I32(op.threads.value.data)]
     at.call("llvm.nvvm.barrier.cta.sync.aligned.count", ir.VoidType(), given)
+
+
+def warp_barrier(at: Emission, op: simt_async.WarpBarrierOp) -> None:
+    at.asm("bar.warp.sync 0xffffffff;", ir.VoidType(), "", [], "together")
 
 
 def cluster_barrier(at: Emission, op: simt.ClusterBarrierOp) -> None:

@@ -94,7 +94,7 @@ def product(
     ("dtype", "machine", "instruction"),
     [
         ("f16", "sm_75", "mma_m16n8k8_f16_f32"), ("f16", "sm_80", "mma_m16n8k16_f16_f32"),
-        ("bf16", "sm_90a", "wgmma_m64n8k16_bf16_f32"), ("i8", "sm_75", "mma_m8n8k16_s8_s32"),
+        ("bf16", "sm_90a", "mma_m16n8k16_bf16_f32"), ("i8", "sm_75", "mma_m8n8k16_s8_s32"),
         ("i8", "sm_80", "mma_m16n8k32_s8_s32"), ("f64", "sm_80", "mma_m8n8k4_f64_f64"),
         ("f64", "sm_90a", "mma_m16n8k16_f64_f64"), ("f32", "sm_80", "fma"), ("bf16", "sm_75", "fma"),
         ("f64", "sm_75", "fma"),
@@ -304,15 +304,43 @@ def test_ragged_tails_are_copied_ahead_too() -> None:
 
 
 @pytest.mark.parametrize("cluster", [1, 2])
-@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
-def test_batches_of_ragged_rows_come_by_boxes(dtype: str, cluster: int) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "transposes"), [("f16", "b"), ("bf16", "b"), ("f32", "b"), ("f32", ""), ("f32", "ab")]
+)
+def test_batches_of_ragged_rows_come_by_boxes(dtype: str, transposes: str, cluster: int) -> None:
     """k is whole: a factor has a bound along its rows alone, and a batch in what is left of its offset."""
     given: dict[str, Any] = {"input_precision": "tf32"} if dtype == "f32" else {}
-    module = check(product(dtype, (200, 200, 64), "b", (12,)), "sm_90a", 5e-3, cluster=cluster, **given)
+    module = check(product(dtype, (200, 200, 64), transposes, (12,)), "sm_90a", 5e-3, cluster=cluster, **given)
     (decided,) = products(module)
     assert decided["instruction"].startswith("wgmma")
     assert "wgmma.mma_async" in ptx(module)
     assert (".multicast::cluster" in ptx(module)) == (decided["cluster"] == 2)
+
+
+@pytest.mark.parametrize("epilogue", ["", "bias", "residual", "gelu"])
+@pytest.mark.parametrize(("transposes", "read"), [("", "b"), ("ab", "a")])
+def test_factors_of_f32_that_do_not_lie_along_k_are_read_by_threads(transposes: str, read: str, epilogue: str) -> None:
+    """As tf32, and rounded there; ptxas serialises no products."""
+    build = product("f32", (100, 136, 68), transposes, epilogue=epilogue)
+    module = check(build, "sm_90a", 4e-3, input_precision="tf32")
+    (decided,) = products(module)
+    assert decided["instruction"].startswith("wgmma")
+    assert "cvt.rna.tf32" in ptx(module)
+    resources = ptxas.check(ptx(module), "sm_90a")
+    assert resources is None or not any(each.spills or each.warnings for each in resources.values())
+    assert f"f32 is rounded to tf32 in {read}" in module.explain(all=True)
+
+
+def test_where_neither_factor_of_f32_lies_along_k_single_warps_multiply() -> None:
+    module = check(product("f32", (100, 136, 68), "a"), "sm_90a", 4e-3, input_precision="tf32")
+    (decided,) = products(module)
+    assert decided["instruction"].startswith("mma")
+    machine = resolve("sm_90a")
+    assert isinstance(machine, Gpu)
+    large = graph_of(product("f32", (4096, 4096, 4096), "a"))
+    plan = make_plan(large, machine, 1, Options(input_precision="tf32"))
+    reasons = "".join(decision.explain() for decision in plan.decisions)
+    assert "x and w do not lie along k: threads read fragments of 4 bytes of one" in reasons
 
 
 def test_a_single_row_is_a_nest_and_says_why() -> None:

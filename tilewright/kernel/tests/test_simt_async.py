@@ -108,6 +108,13 @@ tile.consumer_wait %s[%n] : {R}
 tile.consumer_release %s[%n] : {R}
 """
 
+FRAGMENTS = f"""\
+%p, %q = tile.circular_buffer 1 : {R}, memref<2048xf32, "shared">
+%d = tile.staged_dot "wgmma_m64n64k8_tf32_f32" %q memory "#nvmma<swizzle=128, bits=32, transposed=false>",
+  %q memory "#nvmma<swizzle=128, bits=32, transposed=false>"[%n] depth 32 registers "b", %c
+  : memref<2048xf32, "shared">, memref<2048xf32, "shared">, {Z}
+"""
+
 CIRCULAR_CASES = [
     (f"tile.produce %s[%n] when %w {{ {COPY.replace('swizzle 128', 'swizzle 128 together')} }} : {R}",
      "1 blocks copy a box of [64, 64] together"),
@@ -127,6 +134,9 @@ CIRCULAR_CASES = [
     (f'%a, %b, %d = tile.circular_buffer 1 : {R}, {S}, memref<4096xbf16, "shared">\n'
      f'%r = {DOT} %b {MEMORY}, %d {MEMORY}[%n] depth 64, %c : {S}, memref<4096xbf16, "shared">, {Z}',
      "multiplies memref<4096xf16"),
+    (f'%d = {DOT} %x {MEMORY}, %y {MEMORY}[%n] depth 64 registers "c", %c : {S}, {S}, {Z}', 'registers "c": of a or b'),
+    (f'%d = {DOT} %x {MEMORY}, %y {MEMORY}[%n] depth 64 registers "b", %c : {S}, {S}, {Z}',
+     "threads read fragments of f16; of elements of 4 bytes"),
     (f"%e = tile.finish -1 %c : {Z}", "waits for all but -1 products"),
 ]  # fmt: skip
 
@@ -149,6 +159,7 @@ def _in_cluster(text: str) -> str:
 TEXTS = {
     "distributed": _distributed(WHOLE),
     "tiles": _tiles(WHOLE_BUFFER),
+    "tiles, fragments": _tiles(FRAGMENTS),
     "distributed, cluster": _in_cluster(_distributed(f"""\
 simt.cluster_barrier
 %r = tile.block_rank

@@ -15,7 +15,7 @@ from tilewright.dataclass import dataclass
 from tilewright.decision import Decision
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis
-from tilewright.layouts.copy_engine import ROW_MULTIPLE, TENSOR_RANK, TRANSPOSED_BYTES, is_distance
+from tilewright.layouts.copy_engine import FRAGMENT_BYTES, ROW_MULTIPLE, TENSOR_RANK, TRANSPOSED_BYTES, is_distance
 from tilewright.operator.block_tree import BlockTree
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.product import Product
@@ -82,6 +82,7 @@ def no_bulk_copies(work: Product, element_bytes: int) -> str:
 
     It moves tiles of tensors in which one loop walks neighbours and every other one steps by multiples of 16 bytes.
     """
+    away: list[str] = []  # operands that lie along m or n
     pairs = ((work.a, work.rows, work.depth), (work.b, (work.columns,), work.depth))
     for operand, outside, deep in pairs:
         name, form = operand.tensor.name, affine(operand.index)
@@ -91,8 +92,12 @@ def no_bulk_copies(work: Product, element_bytes: int) -> str:
         inner = [axis for axis in (*outside, *deep) if steps[axis] == 1]
         if len(inner) != 1:
             return f"neighbours of {name} are walked by {len(inner)} of 2 loops"
-        if element_bytes != TRANSPOSED_BYTES and inner[0] not in deep:
+        if inner[0] not in deep:
+            away.append(name)
+        if away and element_bytes not in (TRANSPOSED_BYTES, FRAGMENT_BYTES):
             return f"{name} does not lie along k: elements of {element_bytes} bytes are not transposed, only those of 2"
+        if len(away) > 1 and element_bytes == FRAGMENT_BYTES:
+            return f"{' and '.join(away)} do not lie along k: threads read fragments of {FRAGMENT_BYTES} bytes of one"
         row = next(axis for axis in (*outside, *deep) if axis != inner[0])
         pitch_bytes = steps[row] * element_bytes
         if not is_distance(pitch_bytes):

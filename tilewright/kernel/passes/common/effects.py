@@ -45,7 +45,7 @@ READS: frozenset[str] = frozenset(
 """Names of operations that read a view, their first operand, or work with the other lanes of the warp: they may run
 only where they surely would have."""
 
-_WAITS = frozenset({"simt.barrier", "simt.cluster_barrier", "simt.wait"})
+_WAITS = frozenset({"simt.barrier", "simt.cluster_barrier", "simt.wait", "simt.mbarrier_wait"})
 
 
 class Writes:

@@ -391,7 +391,7 @@ class _Assignment:
 
     def staged_dot(self, op: circular_buffer.StagedDotOp) -> None:
         m, n, _ = op.extents
-        layout = result_layout(record_of(op), (m, n), self.grid)
+        layout = result_layout(record_of(op), (m, n), self.grid, op.by_registers)
         self.convert(op, list(op.operands).index(op.c), layout)
         give(op.result, layout)
         self.seen[shape(op.result)] = layout  # as for other products

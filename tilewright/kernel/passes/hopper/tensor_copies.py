@@ -34,7 +34,15 @@ from tilewright.kernel.rewrite import erase, insert_before, replace_by_values
 from tilewright.kernel.simt import SHARED, element_bytes
 from tilewright.kernel.simt_warpgroup import ROWS, WARPS
 from tilewright.kernel.tensor_map_box import TensorMapBox
-from tilewright.layouts.copy_engine import BOX_EXTENT, TENSOR_RANK, TRANSPOSED_BYTES, UNITS, is_distance, widest_span
+from tilewright.layouts.copy_engine import (
+    BOX_EXTENT,
+    FRAGMENT_BYTES,
+    TENSOR_RANK,
+    TRANSPOSED_BYTES,
+    UNITS,
+    is_distance,
+    widest_span,
+)
 from tilewright.layouts.shared import NvmmaShared
 
 if TYPE_CHECKING:
@@ -55,10 +63,11 @@ class TensorCopiesPass(ModulePass):
     After:   %r, %s, %t = tile.circular_buffer 1
              scf.for %k { produce %r[%n] { bulk_load %a to %s  bulk_load %b to %t }  consumer_wait %r[%n]
                           %e = staged_dot %s, %t, %c  %d = finish 0 %e  consumer_release %r[%n] }
-    Legal for 16-bit floats with sums in f32, for f32 read as tf32 and bytes where both operands lie along k, tiles of
-    64 rows at least, whose loads have no other use and no mask, of memory that the kernel does not write, in rows of a
-    multiple of 16 bytes. Bounds are those of the tensor; a load without them must be seen not to run over the end of a
-    row. For machines with the units tma, mbarrier and wgmma.
+    Legal for 16-bit floats with sums in f32, for f32 read as tf32 where one operand lies along k at least, for bytes
+    where both do, tiles of 64 rows at least (64 columns where b of f32 lies along n), whose loads have no other use and
+    no mask, of memory that the kernel does not write, in rows of a multiple of 16 bytes. Bounds are those of the
+    tensor; a load without them must be seen not to run over the end of a row. For machines with the units tma, mbarrier
+    and wgmma. Of f32, threads read the fragments of the operand that does not lie along k (`registers`).
     Where a kernel says how its `warps` are distributed, an instruction of one warp is kept, and one of four is taken
     with these warps if they fit; else it is the widest, with warps distributed so that a thread has 128 sums at most.
     Comes before `assign-layouts`.
@@ -131,6 +140,7 @@ class _Product:
     warps: tuple[int, int]
     a: _Tensor
     b: _Tensor
+    registers: str  # the operand whose fragments threads read, "" for none
 
 
 def _product(dot: tile.DotOp, kernel: FuncOp, facts: Facts, written: set[SSAValue]) -> _Product | None:
@@ -151,10 +161,13 @@ def _product(dot: tile.DotOp, kernel: FuncOp, facts: Facts, written: set[SSAValu
     given = warps_of(kernel)
     if given is not None and not is_of_four_warps(record):
         return None
-    warps = _asked(record, m, n, given) or _warps(m, n, WARPS if given is None else given[0] * given[1])
-    if a is None or b is None or warps is None:
+    registers = None if a is None or b is None else _by_registers(a, b)
+    if a is None or b is None or registers is None:
         return None
-    if a.size != TRANSPOSED_BYTES and (a.transposed or not b.transposed):
+    rows, columns = _turned((m, n), registers)
+    asked = None if given is None else _asked(record, rows, columns, _turned(given, registers))
+    warps = asked or _warps(rows, columns, WARPS if given is None else given[0] * given[1])
+    if warps is None:
         return None
     check_signs(dot)
     own = 32 // a.size
@@ -162,8 +175,27 @@ def _product(dot: tile.DotOp, kernel: FuncOp, facts: Facts, written: set[SSAValu
     odd = any(extent & (extent - 1) for extent in (m, n, k))
     if odd or k < own or bytes_ > facts.shared_bytes:
         return None
-    found = alike(record, registry_of(dot), "warpgroup128", (ROWS, min(n // warps[1], MOST_COLUMNS), own))
-    return None if found is None else _Product(dot, loop, found.name, warps, a, b)
+    found = alike(record, registry_of(dot), "warpgroup128", (ROWS, min(columns // warps[1], MOST_COLUMNS), own))
+    return None if found is None else _Product(dot, loop, found.name, _turned(warps, registers), a, b, registers)
+
+
+def _by_registers(a: _Tensor, b: _Tensor) -> str | None:
+    """The operand whose fragments threads read, as `StagedDotOp` has it; None where instructions cannot multiply.
+
+    They read operands in shared memory along k, elements of 2 bytes along m and n too, and their first operand from
+    registers: of elements of 4 bytes a thread holds neighbours along k in registers apart, which it can read one by
+    one.
+    """
+    if a.size == TRANSPOSED_BYTES or (b.transposed and not a.transposed):
+        return ""
+    if a.size != FRAGMENT_BYTES or (a.transposed and not b.transposed):
+        return None
+    return "a" if a.transposed else "b"
+
+
+def _turned(pair: tuple[int, int], registers: str) -> tuple[int, int]:
+    """What there is along m and n, along the rows and columns of instructions, and the other way round."""
+    return (pair[1], pair[0]) if registers == "b" else pair
 
 
 def _is_wide(record: Intrinsic) -> bool:
@@ -174,9 +206,12 @@ def _is_wide(record: Intrinsic) -> bool:
     return set(factors) <= _FACTORS.get(sums, set())
 
 
-def _asked(record: Intrinsic, m: int, n: int, warps: tuple[int, int] | None) -> tuple[int, int] | None:
-    """The warps of the kernel, where its instruction is one of four warps that they can share the tile with."""
-    if warps is None or not is_of_four_warps(record):
+def _asked(record: Intrinsic, m: int, n: int, warps: tuple[int, int]) -> tuple[int, int] | None:
+    """The warps of the kernel, where its instruction is one of four warps that they can share the tile with.
+
+    m and n are rows and columns of instructions, as in `_warps`.
+    """
+    if not is_of_four_warps(record):
         return None
     _, own, _ = extents_of_record(record)
     if warps[0] % WARPS or m % (ROWS * warps[0] // WARPS) or n != own * warps[1]:
@@ -304,7 +339,9 @@ def _stage(product: _Product, kernel: FuncOp) -> None:
     a, b = circular.buffers
     depth = shape(dot.a)[1]
     made = add(
-        circular_buffer.StagedDotOp(product.intrinsic, a, product.a.memory, b, product.b.memory, number, depth, dot.c)
+        circular_buffer.StagedDotOp(
+            product.intrinsic, a, product.a.memory, b, product.b.memory, number, depth, dot.c, product.registers
+        )
     )
     done = circular_buffer.FinishOp(0, made)
     insert_before(dot, done, circular_buffer.ConsumerReleaseOp(circular.state, number))

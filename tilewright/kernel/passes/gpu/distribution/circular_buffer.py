@@ -6,7 +6,6 @@ released it, each at the barriers of every block.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from typing import Protocol
@@ -15,41 +14,29 @@ from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import IntegerAttr, MemRefType
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
-from tilewright.errors import InvalidProgram
 from tilewright.kernel import circular_buffer, simt
 from tilewright.kernel import dialect as tile
-from tilewright.kernel.passes.gpu.distribution.layout import canonical, layout_of
-from tilewright.kernel.passes.gpu.distribution.matrix import fragments
-from tilewright.kernel.passes.gpu.distribution.warpgroup import Operand, one_result, operand_of
-from tilewright.kernel.records import extents_of_record, record_of
+from tilewright.kernel.passes.gpu.distribution import staged_products
 from tilewright.kernel.simt import SHARED, element_bytes
-from tilewright.kernel.simt_async import FenceOp, MbarrierArriveOp, MbarrierInitOp, MbarrierWaitOp, TensorLoadOp
-from tilewright.kernel.simt_warpgroup import (
-    WARPS,
-    WarpgroupCommitOp,
-    WarpgroupFenceOp,
-    WarpgroupMmaOp,
-    WarpgroupWaitOp,
-    WarpIdOp,
+from tilewright.kernel.simt_async import (
+    FenceOp,
+    MbarrierArriveOp,
+    MbarrierInitOp,
+    MbarrierWaitOp,
+    TensorLoadOp,
+    WarpBarrierOp,
 )
 from tilewright.kernel.tensor_map_box import TensorMapBox
-from tilewright.layouts.linear import LinearLayout
 
 SLOT_ALIGN = 1024  # of a swizzled tile: 8 rows of 128 bytes
 
 
-class Threads(Protocol):
+class Threads(staged_products.Threads, Protocol):
     """What the expansion of tiles offers."""
-
-    values: dict[SSAValue, SSAValue]
 
     @property
     def kernel(self) -> tile.FuncOp: ...
-    def add(self, op: Operation) -> Operation: ...
-    def number(self, value: int) -> SSAValue: ...
     def thread(self) -> SSAValue: ...
-    def picked(self, value: SSAValue, order: Sequence[int]) -> SSAValue: ...
-    def joined(self, parts: Sequence[SSAValue]) -> SSAValue: ...
 
 
 def expand(at: Threads, op: Operation) -> None:
@@ -65,9 +52,9 @@ def expand(at: Threads, op: Operation) -> None:
         case circular_buffer.ConsumerReleaseOp():
             _release(at, op)
         case circular_buffer.StagedDotOp():
-            at.values[op.result] = _dot(at, op)
+            at.values[op.result] = staged_products.staged_dot(at, op)
         case circular_buffer.FinishOp():
-            at.values[op.result] = at.add(WarpgroupWaitOp(op.pending.value.data, [at.values[op.value]])).results[0]
+            at.values[op.result] = staged_products.finish(at, op)
         case _:
             raise AssertionError(f"{op.name} is no operation of circular buffers")
 
@@ -163,6 +150,8 @@ def _release(at: Threads, op: circular_buffer.ConsumerReleaseOp) -> None:
     lane = at.add(arith.AndIOp(at.thread(), at.number(at.kernel.lanes - 1))).results[0]
     circular = op.state.owner
     assert isinstance(circular, circular_buffer.CircularOp)
+    if _is_read_by_lanes(circular):
+        at.add(WarpBarrierOp())
     if _is_shared(circular):  # a lane for each block
         releases = at.add(tile.CompareOp("lt", lane, at.number(at.kernel.blocks))).results[0]
         arrive = MbarrierArriveOp(at.values[op.state], empty, rank=lane)
@@ -172,60 +161,7 @@ def _release(at: Threads, op: circular_buffer.ConsumerReleaseOp) -> None:
     at.add(scf.IfOp(releases, [], Region(Block([arrive, scf.YieldOp()])), Region()))
 
 
-# Products -------------------------------------------------------------------------------------------------------------
-
-
-def _dot(at: Threads, op: circular_buffer.StagedDotOp) -> SSAValue:
-    """One product per part of the result and step of k; k outermost, so that neighbours are independent."""
-    name, layout = op.intrinsic.data, layout_of(op.c)
-    if layout is None:
-        raise InvalidProgram(f"{op.result.type} has no layout", help="run assign-layouts before distribute")
-    record = record_of(op)
-    _, _, step = extents_of_record(record)
-    m, columns, depth = op.extents
-    size = element_bytes(op.a)
-    a = operand_of(op.a_memory.data, m, depth, size, 0)
-    b = operand_of(op.b_memory.data, columns, depth, size, 1)
-    slot = at.add(arith.RemUIOp(at.values[op.number], at.number(_slots_of(op.a)))).results[0]
-    starts = [
-        _start(at, view, slot, operand, layout, dim) for dim, (view, operand) in enumerate(((op.a, a), (op.b, b)))
-    ]
-    parts = fragments(layout, canonical(one_result(record)))
-    held = {start: at.picked(at.values[op.c], registers) for start, registers in parts.items()}
-    fenced = at.add(WarpgroupFenceOp(list(held.values()))).results
-    held = dict(zip(held, fenced, strict=True))
-    for k in range(0, depth, step):
-        for row, column in held:
-            here = _add(at, starts[0], at.number(a.place(row, k)))
-            there = _add(at, starts[1], at.number(b.place(column, k)))
-            product = WarpgroupMmaOp(
-                name, at.values[op.a], here, a.matrix, at.values[op.b], there, b.matrix, held[row, column]
-            )
-            held[row, column] = at.add(product).results[0]
-    at.add(WarpgroupCommitOp())
-    joined = at.joined(list(held.values()))
-    order = [register for registers in parts.values() for register in registers]
-    return at.picked(joined, [order.index(register) for register in range(len(order))])
-
-
-def _slots_of(buffer: SSAValue) -> int:
-    circular = buffer.owner
-    assert isinstance(circular, circular_buffer.CircularOp)
-    return circular.slots.value.data
-
-
-def _start(at: Threads, view: SSAValue, slot: SSAValue, operand: Operand, layout: LinearLayout, dim: int) -> SSAValue:
-    """Where the operand of this group of warps begins: in the slot, at the group's rows of a or columns of b."""
-    circular = view.owner
-    assert isinstance(circular, circular_buffer.CircularOp)
-    start: SSAValue = at.add(arith.MuliOp(slot, at.number(circular.slot_elements(view)))).results[0]
-    groups = layout.of("warp")[WARPS.bit_length() - 1 :]
-    for bit, bases in enumerate(groups):
-        if not bases[dim]:
-            continue
-        distance = operand.place(bases[dim], 0)
-        warp = at.add(WarpIdOp()).results[0]
-        high = at.add(arith.ShRUIOp(warp, at.number(bit + WARPS.bit_length() - 1))).results[0]
-        one = at.add(arith.AndIOp(high, at.number(1))).results[0]
-        start = _add(at, start, at.add(arith.MuliOp(one, at.number(distance))).results[0])
-    return start
+def _is_read_by_lanes(op: circular_buffer.CircularOp) -> bool:
+    """Whether threads themselves read from the slots, so that all lanes of a warp have to be done."""
+    users = [use.operation for buffer in op.buffers for use in buffer.uses]
+    return any(isinstance(user, circular_buffer.StagedDotOp) and user.by_registers for user in users)

@@ -87,13 +87,16 @@ def _reordered(layout: LinearLayout, dim: int, order: Mapping[int, int]) -> Line
 
 
 @lru_cache(maxsize=1024)
-def fragments(layout: LinearLayout, one: LinearLayout) -> dict[tuple[int, ...], tuple[int, ...]]:
+def fragments(
+    layout: LinearLayout, one: LinearLayout, own: tuple[int, ...] | None = None
+) -> dict[tuple[int, ...], tuple[int, ...]]:
     """The registers of every fragment in a thread's part of a tile, by where the fragment begins in that part.
 
-    `one` is the layout of a single fragment in a single warp: its registers come first in those of `dot_layouts`.
+    `one` is the layout of a single fragment in a single warp. `own` are the bits of the numbers of its registers in
+    those of the tile; None: the first ones, as in `dot_layouts`.
     """
     bases = list(layout.of("register"))
-    own = range(len(one.of("register")))
+    own = tuple(range(len(one.of("register")))) if own is None else own
     assert len(layout.of("lane")) == len(one.of("lane")), f"lanes of {layout} are not those of {one}"
     found = {}
     rest = [bit for bit in range(len(bases)) if bit not in own]
@@ -165,7 +168,7 @@ def one_warp(record: Intrinsic, transposed: bool = False) -> Layouts:
             help="a record of a warp with documented fragment layouts",
         )
     a, b, c = found
-    return a, b, _transposed(c) if transposed else c
+    return a, b, turned(c) if transposed else c
 
 
 @cache
@@ -177,7 +180,7 @@ def can_transpose(record: Intrinsic) -> bool:
     if is_opaque(record) or record.sources[0].dtype != record.sources[1].dtype:
         return False
     a, b, c = one_warp(record)
-    return a == _transposed(b) and c.of("register")[:1] == ((1, 0),)
+    return a == turned(b) and c.of("register")[:1] == ((1, 0),)
 
 
 def is_transposed(record: Intrinsic, c: LinearLayout) -> bool:
@@ -185,7 +188,8 @@ def is_transposed(record: Intrinsic, c: LinearLayout) -> bool:
     return can_transpose(record) and c.of("register")[:1] == ((0, 1),)
 
 
-def _transposed(layout: LinearLayout) -> LinearLayout:
+def turned(layout: LinearLayout) -> LinearLayout:
+    """The layout of the transposed tile."""
     bases = tuple((name, tuple((column, row) for row, column in vectors)) for name, vectors in layout.bases)
     return LinearLayout(bases, tuple(zip(layout.out_names, reversed(layout.shape), strict=True)))
 

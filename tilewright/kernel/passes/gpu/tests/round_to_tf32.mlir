@@ -70,3 +70,24 @@ tile.func @others(%m: memref<256xf32>, %h: memref<256xf16>, %r: memref<256xf32>)
   tile.store %e, %r[%low] strides [1] : tensor<4xf32>, memref<256xf32>
   tile.return
 }
+
+// Of four warps, fragments of a: where they are read, before the fence.
+// CHECK-LABEL: @four_warps
+// CHECK:         %a = tile.load
+// CHECK-NEXT:    %[[A:.*]] = tile.tf32 "nearest" %a : tensor<4xf32>
+// CHECK:         simt.warpgroup_fence %c, %[[A]] :
+// CHECK-NOT:     tile.tf32
+// CHECK:         tile.return
+tile.func @four_warps(%m: memref<256xf32>, %r: memref<256xf32>) grid [] threads [128, 1, 1] warp 32 {
+  %low = arith.constant 0 : index
+  %s = simt.shared align 1024 : memref<512xf32, "shared">
+  %c = arith.constant dense<0.0> : tensor<32xf32>
+  %a = tile.load %m[%low] strides [1] : memref<256xf32> -> tensor<4xf32>
+  %high = arith.constant 64 : index
+  %x, %y = simt.warpgroup_fence %c, %a : tensor<32xf32>, tensor<4xf32> -> tensor<32xf32>, tensor<4xf32>
+  %d = simt.warpgroup_mma "wgmma_m64n64k8_tf32_f32" %y, %s[%low] matrix [0, 256, 32, 0], %x : tensor<4xf32>, memref<512xf32, "shared">, tensor<32xf32>
+  simt.warpgroup_commit
+  %e = simt.warpgroup_wait 0 %d : tensor<32xf32> -> tensor<32xf32>
+  tile.store %e, %r[%low] strides [1] : tensor<32xf32>, memref<256xf32>
+  tile.return
+}

@@ -35,6 +35,19 @@
 // CHECK-NOT:     tile.circular_buffer
 // CHECK-LABEL: @odd_rows
 // CHECK-NOT:     tile.circular_buffer
+
+// Of f32 threads read the fragments of what does not lie along k: of b, whose columns are rows of instructions then; of a
+// with rows along m. Where neither operand lies along k, products stay as they are.
+// CHECK-LABEL: @along_n
+// CHECK-SAME:    attributes {warps = array<i64: 1, 8>}
+// CHECK:         tile.bulk_load %a[%{{.*}}, %{{.*}}] to %{{.*}} at 0 extents [256, 128] strides [128, 1] box [256, 32] swizzle 128
+// CHECK:         tile.bulk_load %b[%{{.*}}, %{{.*}}] to %{{.*}} at 0 extents [128, 128] strides [128, 1] box [32, 32] swizzle 128
+// CHECK:         tile.staged_dot "wgmma_m64n256k8_tf32_f32" %{{.*}} memory "#nvmma<swizzle=128, bits=32, transposed=false>", %{{.*}} memory "#nvmma<swizzle=128, bits=32, transposed=false>"[%{{.*}}] depth 32 registers "b", %acc
+// CHECK-LABEL: @along_m
+// CHECK-SAME:    attributes {warps = array<i64: 8, 1>}
+// CHECK:         tile.staged_dot "wgmma_m64n128k8_tf32_f32" %{{.*}} memory "#nvmma<swizzle=128, bits=32, transposed=true>", %{{.*}} memory "#nvmma<swizzle=128, bits=32, transposed=true>"[%{{.*}}] depth 32 registers "a", %acc
+// CHECK-LABEL: @along_both
+// CHECK-NOT:     tile.circular_buffer
 builtin.module attributes {"tile.target" = {units = "mbarrier tma wgmma", multiprocessors = 2 : i64, shared_bytes = 232448 : i64}} {
 tile.func @plain(%a: memref<16384xf16>, %b: memref<16384xf16>, %c: memref<16384xf32>) grid [2] {
   %p = tile.program_id 0
@@ -173,6 +186,59 @@ tile.func @odd_rows(%a: memref<16384xf16>, %b: memref<16896xf16>, %c: memref<168
   }
   %co = arith.muli %i, %width : index
   tile.store %r, %c[%co] bounds(%down, %width) strides [132, 1] align 16 : tensor<64x128xf32>, memref<16896xf32>
+  tile.return
+}
+tile.func @along_n(%a: memref<32768xf32>, %b: memref<16384xf32>, %c: memref<32768xf32>) grid [1] {
+  %low = arith.constant 0 : index
+  %depth = arith.constant 128 : index
+  %step = arith.constant 32 : index
+  %one = arith.constant 1 : index
+  %z = arith.constant dense<0.0> : tensor<256x128xf32>
+  %r = scf.for %k = %low to %depth step %step iter_args(%acc = %z) -> (tensor<256x128xf32>) {
+    %ao = arith.muli %k, %one : index
+    %bo = arith.muli %k, %depth : index
+    %x = tile.load %a[%ao] strides [128, 1] align 16 : memref<32768xf32> -> tensor<256x32xf32>
+    %y = tile.load %b[%bo] strides [128, 1] align 16 : memref<16384xf32> -> tensor<32x128xf32>
+    %d = tile.dot "mma_m16n8k8_tf32_f32" %x, %y, %acc unsigned "" : tensor<256x32xf32>, tensor<32x128xf32>, tensor<256x128xf32>
+    scf.yield %d : tensor<256x128xf32>
+  }
+  tile.store %r, %c[%low] strides [128, 1] align 16 : tensor<256x128xf32>, memref<32768xf32>
+  tile.return
+}
+tile.func @along_m(%a: memref<32768xf32>, %b: memref<16384xf32>, %c: memref<32768xf32>) grid [1] {
+  %low = arith.constant 0 : index
+  %depth = arith.constant 128 : index
+  %step = arith.constant 32 : index
+  %one = arith.constant 1 : index
+  %am = arith.constant 256 : index
+  %z = arith.constant dense<0.0> : tensor<256x128xf32>
+  %r = scf.for %k = %low to %depth step %step iter_args(%acc = %z) -> (tensor<256x128xf32>) {
+    %ao = arith.muli %k, %am : index
+    %bo = arith.muli %k, %one : index
+    %x = tile.load %a[%ao] strides [1, 256] align 16 : memref<32768xf32> -> tensor<256x32xf32>
+    %y = tile.load %b[%bo] strides [1, 128] align 16 : memref<16384xf32> -> tensor<32x128xf32>
+    %d = tile.dot "mma_m16n8k8_tf32_f32" %x, %y, %acc unsigned "" : tensor<256x32xf32>, tensor<32x128xf32>, tensor<256x128xf32>
+    scf.yield %d : tensor<256x128xf32>
+  }
+  tile.store %r, %c[%low] strides [128, 1] align 16 : tensor<256x128xf32>, memref<32768xf32>
+  tile.return
+}
+tile.func @along_both(%a: memref<32768xf32>, %b: memref<16384xf32>, %c: memref<32768xf32>) grid [1] {
+  %low = arith.constant 0 : index
+  %depth = arith.constant 128 : index
+  %step = arith.constant 32 : index
+  %one = arith.constant 1 : index
+  %am = arith.constant 256 : index
+  %z = arith.constant dense<0.0> : tensor<256x128xf32>
+  %r = scf.for %k = %low to %depth step %step iter_args(%acc = %z) -> (tensor<256x128xf32>) {
+    %ao = arith.muli %k, %am : index
+    %bo = arith.muli %k, %depth : index
+    %x = tile.load %a[%ao] strides [1, 256] align 16 : memref<32768xf32> -> tensor<256x32xf32>
+    %y = tile.load %b[%bo] strides [128, 1] align 16 : memref<16384xf32> -> tensor<32x128xf32>
+    %d = tile.dot "mma_m16n8k8_tf32_f32" %x, %y, %acc unsigned "" : tensor<256x32xf32>, tensor<32x128xf32>, tensor<256x128xf32>
+    scf.yield %d : tensor<256x128xf32>
+  }
+  tile.store %r, %c[%low] strides [128, 1] align 16 : tensor<256x128xf32>, memref<32768xf32>
   tile.return
 }
 }
