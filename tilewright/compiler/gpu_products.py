@@ -12,6 +12,7 @@ from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.rewrite import transform
 from tilewright.graph.groups import Group
+from tilewright.instruction.block_tiles import is_warpgroup
 from tilewright.instruction.gpu_products import block_shape
 from tilewright.instruction.panels import with_last
 from tilewright.instruction.products import MappedProduct, walked_dimension
@@ -20,7 +21,7 @@ from tilewright.machine.description import Gpu
 from tilewright.operator.block_tree import block_tree
 from tilewright.operator.flatten import address
 from tilewright.operator.product_loops import merge_product_loops
-from tilewright.operator.rules.gpu_product import no_bulk_copies, schedule_blocks
+from tilewright.operator.rules.gpu_product import loops_of_bulk_copies, loops_of_threads, schedule_blocks
 from tilewright.tiles.product import Operand
 
 
@@ -38,9 +39,11 @@ def plan_product(planning: Planning, group: Group, machine: Gpu) -> None:
     b = _factor(planning, product)
     factor = Operand(b.flat, address(b.layout, product.b.indices))
     work = merge_product_loops(work_of(planning, group, result.output, product, product.depth, product.a, factor))
+    threads = loops_of_threads(work)
+    boxes, no_boxes = loops_of_bulk_copies(work, dtypes.size_bytes(product.a.dtype))
     shape, chosen = block_shape(
         product, machine, input_precision=options.input_precision, intrinsics=planning.intrinsics, off=options.disable,
-        no_bulk_copies=no_bulk_copies(work, dtypes.size_bytes(product.a.dtype)), result=result.output.dtype,
+        no_bulk_copies=no_boxes, result=result.output.dtype, loops=(threads, boxes),
         choose=lambda ranking: planning.choose.tile(ranking, node.name), route=options.mma,
         cluster=options.cluster,
     )  # fmt: skip
@@ -48,7 +51,8 @@ def plan_product(planning: Planning, group: Group, machine: Gpu) -> None:
     running = product.on(records.find(shape.intrinsic)) if shape.intrinsic in records else product  # multiply-adds
     plan.decisions[position:position] = [replace(decision, chosen=str(running))]
     plan.decisions.append(chosen)
-    kernel, divided = schedule_blocks(work, shape, group.kernel)
+    bulk = shape.intrinsic in records and is_warpgroup(records.find(shape.intrinsic))
+    kernel, divided = schedule_blocks(work, shape, group.kernel, boxes if bulk and boxes is not None else threads)
     plan.decisions.append(divided)
     name = planning.name_kernel(group.kernel)
     planning.add_scheduled(name, kernel, divided, (result.output.name,), 2 * points(node))

@@ -23,7 +23,7 @@ from tilewright.layouts.access import SECTOR_BYTES
 from tilewright.layouts.bits import power_from
 from tilewright.layouts.copy_engine import UNITS
 from tilewright.machine.description import Gpu
-from tilewright.operator.rules.gpu_product import BlockShape
+from tilewright.operator.rules.gpu_product import BlockShape, TileLoops
 
 # What instructions and passes have.
 WARPS = GROUP_LANES["warpgroup128"] // GROUP_LANES["warp32"]  # of a group that computes a product together
@@ -56,7 +56,8 @@ class BlockProblem:
     """A product for blocks: sizes, how often it is done, types, and the bytes of an element of the stored result.
 
     `no_bulk_copies` says why the copy engine cannot move an operand; "" where it can. `input_precision` is that of
-    `Options`.
+    `Options`. `loops` are those that tiles have points of, where threads copy operands and where the copy engine does;
+    without, one of all m rows and one of all k.
     """
 
     m: int
@@ -67,6 +68,18 @@ class BlockProblem:
     result_bytes: int
     no_bulk_copies: str = ""
     input_precision: str = "ieee"
+    loops: tuple[TileLoops | None, TileLoops | None] = (None, None)
+
+    def tiles(self, shape: BlockShape, record: Intrinsic) -> int:
+        """Tiles of the result."""
+        loops = self.loops[is_warpgroup(record)]
+        rows = -(-self.m // shape.m) if loops is None else loops.row_tiles(shape.m)
+        return self.batches * rows * -(-self.n // shape.n)
+
+    def slices(self, shape: BlockShape, record: Intrinsic) -> int:
+        """Slices of k."""
+        loops = self.loops[is_warpgroup(record)]
+        return -(-self.k // shape.k) if loops is None else loops.k_tiles(shape.k)
 
     @property
     def operand_bytes(self) -> int:
@@ -205,8 +218,7 @@ def _staged(
 
     A circular buffer takes what memory there is; where threads copy, several blocks may share it: 3 stages at first.
     """
-    slices = -(-problem.k // shape.k)
-    tiles = problem.batches * -(-problem.m // shape.m) * -(-problem.n // shape.n)
+    slices, tiles = problem.slices(shape, record), problem.tiles(shape, record)
     splits = [1]
     while not whole and tiles * splits[-1] < machine.multiprocessors and 2 * splits[-1] <= min(slices, MOST_SPLITS):
         splits.append(2 * splits[-1])
@@ -221,7 +233,7 @@ def _staged(
 def _deepened(best: Candidate, problem: BlockProblem, machine: Gpu) -> Iterator[Candidate]:
     """A candidate with other numbers of stages."""
     shape, record = best.shape, best.record
-    trips = ceil(ceil(problem.k / shape.k) / shape.splits)
+    trips = ceil(problem.slices(shape, record) / shape.splits)
     for stages in _stages(shape, record, problem, machine, trips):
         yield _candidate(replace(shape, stages=stages), record, problem, machine)
 
@@ -237,8 +249,7 @@ def _stages(shape: BlockShape, record: Intrinsic, problem: BlockProblem, machine
 
 
 def _candidate(shape: BlockShape, record: Intrinsic, problem: BlockProblem, machine: Gpu) -> Candidate:
-    tiles = problem.batches * -(-problem.m // shape.m) * -(-problem.n // shape.n)
-    bytes_ = shared_bytes(shape, record, problem)
+    tiles, bytes_ = problem.tiles(shape, record), shared_bytes(shape, record, problem)
     return Candidate(shape, record, bytes_, registers(shape, record, machine.warp_sizes[0]), tiles * shape.splits)
 
 
@@ -349,7 +360,7 @@ class Price:
         machine, problem, shape = self.machine, self.problem, each.shape
         per_unit = -(-each.blocks // machine.multiprocessors)
         together = min(self.resident(each), per_unit)
-        trips = -(-ceil(problem.k / shape.k) // shape.splits)
+        trips = -(-problem.slices(shape, each.record) // shape.splits)
         products, memory, feed = self.slice_cycles(each)
         ordering = SLICE_CYCLES[each.warpgroup]
         warps = prod(shape.warps) * together

@@ -14,12 +14,16 @@ from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, i64
 from xdsl.ir import SSAValue
 
 from tilewright.expr import dtypes
+from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Expr, Tensor
+from tilewright.intrinsics.registry import standard
 from tilewright.kernel import dialect as tile
+from tilewright.kernel.records import is_of_four_warps
 from tilewright.lower.builder import KernelBuilder, view_type
 from tilewright.lower.loops import Point, TileAxis, grid_of
 from tilewright.lower.output_tile import OutputTile
 from tilewright.operator.block_tree import BlockTree, block_tree
+from tilewright.operator.rules.gpu_product import dimension_of
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.loops import SpatialLoop
 from tilewright.tiles.product import Operand
@@ -97,6 +101,8 @@ class _BlockTile(OutputTile):
         rows = [self._dim(position) for position in range(len(self.point.dims)) if position != self.n_dim]
         assert self.n_dim is not None, "the n loop is tiled"
         columns, depth = [self._dim(self.n_dim)], prod(size for _, size, _ in self.k_tiles)
+        if _is_of_four_warps(work.mapping.intrinsic):
+            rows = self._in_image(rows, where, counters)
         a = self._load(work.a, [*rows, *deep], (self.rows, depth), where, counters)
         b = self._load(work.b, [*deep, *columns], (depth, self.n_extent), where, counters)
         unsigned = "".join(
@@ -132,6 +138,29 @@ class _BlockTile(OutputTile):
             arith.SubiOp(self.builder.index(extent), self.builder.mul(number, self.builder.index(size)))
         )
 
+    def _in_image(
+        self, rows: Sequence[tuple[Axis, SSAValue | None]], where: Mapping[Axis, Expr], counters: Mapping[Axis, SSAValue]
+    ) -> list[tuple[Axis, SSAValue | None]]:
+        """The rows of a tile of a with bounds that are those of memory: what a window has beyond the result's.
+
+        Nothing of such rows is stored, and a box of a tensor has its coordinates and extents whatever is stored.
+        """
+        builder, form, whole = self.builder, self.address(self.work.a.index, where), affine(self.work.a.index)
+        assert whole is not None, "an operand of a product"
+        strides = [whole.coefficient(axis) for axis in self.work.rows]
+        found: list[tuple[Axis, SSAValue | None]] = []
+        for axis, bound in rows:
+            stride = form.coefficient(axis)
+            for loop, size, count in self.k_tiles:
+                step = form.coefficient(where[loop]) if size == 1 and isinstance(where[loop], Axis) else 0
+                if bound is not None and count > 1 and dimension_of(step, strides) == stride:
+                    ratio = builder.index(step // stride)
+                    most = builder.index((count - 1) * step // stride)
+                    moved = builder.mul(counters[where[loop]], ratio)
+                    bound = builder.insert(arith.SubiOp(builder.insert(arith.AddiOp(bound, most)), moved))
+            found.append((axis, bound))
+        return found
+
     def _load(
         self, operand: Operand, dims: Sequence[tuple[Axis, SSAValue | None]], shape: tuple[int, int],
         where: Mapping[Axis, Expr], counters: Mapping[Axis, SSAValue],
@@ -147,3 +176,9 @@ class _BlockTile(OutputTile):
         view, strides = self.memory[operand.tensor.name], [form.coefficient(axis) for axis, _ in dims]
         loaded = builder.insert(tile.LoadOp(view, builder.affine(form, counters), extents, strides, bounds))
         return loaded if tuple(extents) == shape else builder.insert(tile.ReshapeOp(loaded, shape))
+
+
+def _is_of_four_warps(intrinsic: str) -> bool:
+    """Whether four warps compute a product, of boxes that a copy engine brings where it can."""
+    known = standard()
+    return intrinsic in known and is_of_four_warps(known.find(intrinsic))
