@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 
+from tilewright.compiler.gpu_relayouts import Factor, choose_factors, is_scattered
 from tilewright.compiler.packed import place_relayout
 from tilewright.compiler.planning import Planning, Stored, points
-from tilewright.compiler.products import work_of
+from tilewright.compiler.products import operand_of, work_of
 from tilewright.compiler.rows import fill_borders
+from tilewright.dataclass import dataclass
+from tilewright.decision import Decision
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
+from tilewright.expr.core import Read
 from tilewright.expr.rewrite import transform
 from tilewright.graph.groups import Group
 from tilewright.instruction.block_tiles import is_warpgroup
@@ -21,13 +27,19 @@ from tilewright.machine.description import Gpu
 from tilewright.operator.block_tree import block_tree
 from tilewright.operator.flatten import address
 from tilewright.operator.product_loops import merge_product_loops
-from tilewright.operator.rules.gpu_product import loops_of_bulk_copies, loops_of_threads, schedule_blocks
-from tilewright.tiles.product import Operand
+from tilewright.operator.rules.gpu_product import (
+    BlockShape,
+    TileLoops,
+    loops_of_bulk_copies,
+    loops_of_threads,
+    schedule_blocks,
+)
+from tilewright.tiles.product import Operand, Product
 
 
 def plan_product(planning: Planning, group: Group, machine: Gpu) -> None:
     """Place the result of a product with its epilogue, and add its kernel."""
-    plan, options = planning.plan, planning.options
+    plan = planning.plan
     node, result = group.main, group.nodes[-1]
     product, decision = planning.find_product(node)
     assert product is not None
@@ -37,22 +49,26 @@ def plan_product(planning: Planning, group: Group, machine: Gpu) -> None:
     planning.place_result(result.output, [d for d in range(len(node.axes)) if d != n_dim] + [n_dim])
     fill_borders(planning, group.stored)
     b = _factor(planning, product)
-    factor = Operand(b.flat, address(b.layout, product.b.indices))
-    work = merge_product_loops(work_of(planning, group, result.output, product, product.depth, product.a, factor))
-    threads = loops_of_threads(work)
-    boxes, no_boxes = loops_of_bulk_copies(work, dtypes.size_bytes(product.a.dtype))
-    shape, chosen = block_shape(
-        product, machine, input_precision=options.input_precision, intrinsics=planning.intrinsics, off=options.disable,
-        no_bulk_copies=no_boxes, result=result.output.dtype, loops=(threads, boxes),
-        choose=lambda ranking: planning.choose.tile(ranking, node.name), route=options.mma,
-        cluster=options.cluster,
-    )  # fmt: skip
+    where = operand_of(planning, product.a), Operand(b.flat, address(b.layout, product.b.indices))
+    tiles: dict[tuple[Operand, ...], _Tile] = {}
+
+    def tile_of(*factors: Operand) -> _Tile:
+        if factors not in tiles:
+            work = work_of(planning, group, result.output, product, product.depth, *factors)
+            tiles[factors] = _tile(planning, product, merge_product_loops(work), result.output.dtype)
+        return tiles[factors]
+
+    *factors, moved = choose_factors(planning, product, *where, lambda *each: tile_of(*each).cycles)
+    if moved is not None:
+        plan.decisions.append(moved)
+    _place(planning, product, factors)
+    chosen = tile_of(*(each.operand for each in factors))
+    work, shape = chosen.work, chosen.shape
     records = planning.intrinsics
     running = product.on(records.find(shape.intrinsic)) if shape.intrinsic in records else product  # multiply-adds
     plan.decisions[position:position] = [replace(decision, chosen=str(running))]
-    plan.decisions.append(chosen)
-    bulk = shape.intrinsic in records and is_warpgroup(records.find(shape.intrinsic))
-    kernel, divided = schedule_blocks(work, shape, group.kernel, boxes if bulk and boxes is not None else threads)
+    plan.decisions.append(chosen.decision)
+    kernel, divided = schedule_blocks(work, shape, group.kernel, chosen.loops)
     plan.decisions.append(divided)
     name = planning.name_kernel(group.kernel)
     planning.add_scheduled(name, kernel, divided, (result.output.name,), 2 * points(node))
@@ -61,6 +77,60 @@ def plan_product(planning: Planning, group: Group, machine: Gpu) -> None:
         "block": [shape.m, shape.n, shape.k], "warps": list(shape.warps), "stages": shape.stages,
         "splits": shape.splits, "cluster": shape.cluster, "schedule": {"tile": block_tree(kernel).points},
     }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """The tile of a block for a product of operands, and the loops that it has points of."""
+
+    work: Product
+    shape: BlockShape
+    decision: Decision
+    loops: TileLoops
+
+    @property
+    def cycles(self) -> float:
+        """Predicted; infinite for multiply-adds, which have no price."""
+        cost = self.decision.cost
+        return inf if cost is None or cost.cycles is None else cost.cycles
+
+
+def _tile(planning: Planning, product: MappedProduct, work: Product, result: str) -> _Tile:
+    options, machine, records = planning.options, planning.machine, planning.intrinsics
+    assert isinstance(machine, Gpu)
+    threads = loops_of_threads(work)
+    size = dtypes.size_bytes(product.a.dtype)
+    boxes, no_boxes = loops_of_bulk_copies(work, size)
+    shape, decision = block_shape(
+        product, machine, input_precision=options.input_precision, intrinsics=records, off=options.disable,
+        no_bulk_copies=no_boxes, result=result, choose=lambda ranking: planning.choose.tile(ranking, product.compute.name),
+        route=options.mma, cluster=options.cluster, loops=(threads, boxes), scattered=_scattered(work, size),
+    )  # fmt: skip
+    bulk = shape.intrinsic in records and is_warpgroup(records.find(shape.intrinsic))
+    return _Tile(work, shape, decision, boxes if bulk and boxes is not None else threads)
+
+
+def _scattered(work: Product, element_bytes: int) -> tuple[bool, bool]:
+    """Of both operands, whether copies of their tiles bring single elements."""
+    first, second = (
+        is_scattered(each, (*outside, *work.depth), element_bytes)
+        for each, outside in ((work.a, work.rows), (work.b, (work.columns,)))
+    )
+    return first, second
+
+
+def _place(planning: Planning, product: MappedProduct, factors: Sequence[Factor]) -> None:
+    """Store what is copied, before the kernel of the product; the mapped graph has the copies as nodes."""
+    made = [(each.relayout, each.read) for each in factors if each.relayout is not None]
+    if not made:
+        return
+    *before, node = planning.plan.mapped.get(product.compute.name, (product.compute,))
+    for factor in factors:
+        factor.placed(planning)
+    instead = {read: relayout.moved for relayout, read in made}
+    body = transform(node.body, lambda each: instead.get(each) if isinstance(each, Read) else None)
+    copies = [relayout.compute for relayout, _ in made]
+    planning.plan.mapped[product.compute.name] = (*before, *copies, replace(node, body=body))
 
 
 def _factor(planning: Planning, product: MappedProduct) -> Stored:

@@ -272,7 +272,8 @@ class _Product:
         """The product that reads its vector operand at `b`, an address over the node's loops."""
         product = self.product
         ends = {product.columns.name: packs, self.depth[-1].name: packs and self.whole_groups}
-        work = work_of(self.planning, self.group, self.target, product, self.depth, self.a, b)
+        a = operand_of(self.planning, self.a)
+        work = work_of(self.planning, self.group, self.target, product, self.depth, a, b)
         how = replace(
             work.mapping,
             intrinsic=product.instruction,
@@ -358,7 +359,7 @@ class _Product:
 
 
 def work_of(
-    planning: Planning, group: Group, target: Tensor, product: MappedProduct, depth: tuple[Axis, ...], a: Read,
+    planning: Planning, group: Group, target: Tensor, product: MappedProduct, depth: tuple[Axis, ...], a: Operand,
     b: Operand,
 ) -> Product:  # fmt: skip
     """A product with its epilogue, over storage: `target` is written, `a` and `b` are read, `depth` is summed."""
@@ -368,16 +369,20 @@ def work_of(
     if result is not node:
         renamed: dict[Axis, Expr] = dict(zip(result.axes, node.axes, strict=True))
         epilogue = planning.flat(substitute(result.body, renamed), {node.name})
-    stored = planning.stored(a.tensor)
     unit = _unit_loops(node)
     index = substitute(address(planning.layout(target), node.axes), unit)
     form = affine(index)
     assert form is not None
     rows = tuple(sorted(product.rows, key=lambda axis: -(form.coefficient(axis) or 1 << 62)))
-    factor = Operand(stored.flat, substitute(address(stored.layout, a.indices), unit))
-    other = Operand(b.tensor, substitute(b.index, unit))
+    factor, other = (Operand(each.tensor, substitute(each.index, unit)) for each in (a, b))
     loops = product.outer, rows, product.columns, depth
     return flat_product(*loops, factor, other, total, substitute(epilogue, unit), target, index)
+
+
+def operand_of(planning: Planning, read: Read) -> Operand:
+    """A factor where it is stored."""
+    stored = planning.stored(read.tensor)
+    return Operand(stored.flat, address(stored.layout, read.indices))
 
 
 def _keeps_order(order: Sequence[int], tensor: Tensor) -> bool:

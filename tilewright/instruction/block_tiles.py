@@ -57,7 +57,7 @@ class BlockProblem:
 
     `no_bulk_copies` says why the copy engine cannot move an operand; "" where it can. `input_precision` is that of
     `Options`. `loops` are those that tiles have points of, where threads copy operands and where the copy engine does;
-    without, one of all m rows and one of all k.
+    without, one of all m rows and one of all k. `scattered` says which operands no loop of a tile walks in neighbours.
     """
 
     m: int
@@ -69,6 +69,7 @@ class BlockProblem:
     no_bulk_copies: str = ""
     input_precision: str = "ieee"
     loops: tuple[TileLoops | None, TileLoops | None] = (None, None)
+    scattered: tuple[bool, bool] = (False, False)
 
     def tiles(self, shape: BlockShape, record: Intrinsic) -> int:
         """Tiles of the result."""
@@ -397,8 +398,14 @@ class Price:
         return (
             products / min(record_rate, machine_rate),
             (read + bytes_) / machine.shared_bytes_per_cycle,
-            bytes_ / self.l2(each),
+            self._brought(shape) / self.l2(each),
         )
+
+    def _brought(self, shape: BlockShape) -> int:
+        """Bytes from L2 for a slice: a sector for an element that has no neighbours in the tile."""
+        size = self.problem.operand_bytes
+        one, other = (SECTOR_BYTES if scattered else size for scattered in self.problem.scattered)
+        return (shape.m * one + shape.n * other) * shape.k
 
     def resident(self, each: Candidate) -> int:
         """Blocks that a multiprocessor holds at once; one where blocks stay."""
