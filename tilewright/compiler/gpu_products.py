@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -18,7 +18,7 @@ from tilewright.expr.affine import affine
 from tilewright.expr.core import Read
 from tilewright.expr.rewrite import transform
 from tilewright.graph.groups import Group
-from tilewright.instruction.block_tiles import is_warpgroup
+from tilewright.instruction.block_tiles import Candidate, Ranking, is_warpgroup
 from tilewright.instruction.gpu_products import block_shape
 from tilewright.instruction.panels import with_last
 from tilewright.instruction.products import MappedProduct, walked_dimension
@@ -50,12 +50,16 @@ def plan_product(planning: Planning, group: Group, machine: Gpu) -> None:
     fill_borders(planning, group.stored)
     b = _factor(planning, product)
     where = operand_of(planning, product.a), Operand(b.flat, address(b.layout, product.b.indices))
-    tiles: dict[tuple[Operand, ...], _Tile] = {}
+    tiles: dict[tuple[Operand, ...], BlockTile] = {}
 
-    def tile_of(*factors: Operand) -> _Tile:
+    def tile_of(*factors: Operand) -> BlockTile:
         if factors not in tiles:
             work = work_of(planning, group, result.output, product, product.depth, *factors)
-            tiles[factors] = _tile(planning, product, merge_product_loops(work), result.output.dtype)
+            choose = planning.choose.tile
+            tiles[factors] = tile_of_product(
+                planning, product, merge_product_loops(work), result.output.dtype,
+                lambda ranking: choose(ranking, node.name),
+            )  # fmt: skip
         return tiles[factors]
 
     *factors, moved = choose_factors(planning, product, *where, lambda *each: tile_of(*each).cycles)
@@ -80,13 +84,14 @@ def plan_product(planning: Planning, group: Group, machine: Gpu) -> None:
 
 
 @dataclass(frozen=True)
-class _Tile:
-    """The tile of a block for a product of operands, and the loops that it has points of."""
+class BlockTile:
+    """The tile of a block for a product of operands, the loops that it has points of, and whether boxes bring it."""
 
     work: Product
     shape: BlockShape
     decision: Decision
     loops: TileLoops
+    bulk: bool
 
     @property
     def cycles(self) -> float:
@@ -95,7 +100,11 @@ class _Tile:
         return inf if cost is None or cost.cycles is None else cost.cycles
 
 
-def _tile(planning: Planning, product: MappedProduct, work: Product, result: str) -> _Tile:
+def tile_of_product(
+    planning: Planning, product: MappedProduct, work: Product, result: str,
+    choose: Callable[[Ranking], Candidate | None],
+) -> BlockTile:  # fmt: skip
+    """The tile of a block for a product of these operands; `choose` is asked first."""
     options, machine, records = planning.options, planning.machine, planning.intrinsics
     assert isinstance(machine, Gpu)
     threads = loops_of_threads(work)
@@ -103,17 +112,18 @@ def _tile(planning: Planning, product: MappedProduct, work: Product, result: str
     boxes, no_boxes = loops_of_bulk_copies(work, size)
     shape, decision = block_shape(
         product, machine, input_precision=options.input_precision, intrinsics=records, off=options.disable,
-        no_bulk_copies=no_boxes, result=result, choose=lambda ranking: planning.choose.tile(ranking, product.compute.name),
-        route=options.mma, cluster=options.cluster, loops=(threads, boxes), scattered=_scattered(work, size),
+        no_bulk_copies=no_boxes, result=result, choose=choose, route=options.mma,
+        cluster=options.cluster, loops=(threads, boxes), scattered=_scattered(work, size),
+        outside=work.a.guard is not None,
     )  # fmt: skip
     bulk = shape.intrinsic in records and is_warpgroup(records.find(shape.intrinsic))
-    return _Tile(work, shape, decision, boxes if bulk and boxes is not None else threads)
+    return BlockTile(work, shape, decision, boxes if bulk and boxes is not None else threads, bulk)
 
 
 def _scattered(work: Product, element_bytes: int) -> tuple[bool, bool]:
-    """Of both operands, whether copies of their tiles bring single elements."""
+    """Of both operands, whether copies of their tiles by threads bring single elements, under masks of their own."""
     first, second = (
-        is_scattered(each, (*outside, *work.depth), element_bytes)
+        each.guard is not None or is_scattered(each, (*outside, *work.depth), element_bytes)
         for each, outside in ((work.a, work.rows), (work.b, (work.columns,)))
     )
     return first, second

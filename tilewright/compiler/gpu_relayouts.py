@@ -13,7 +13,7 @@ from tilewright.dataclass import dataclass
 from tilewright.decision import Cost, Decision
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
-from tilewright.expr.core import Axis, Compute, Const, Expr, Read
+from tilewright.expr.core import Axis, Compute, Const, Expr, Read, Tensor
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.rewrite import substitute
 from tilewright.instruction.order import Index, Order, undivided
@@ -101,20 +101,34 @@ def _text(factors: Sequence[Factor]) -> str:
 
 def _copies(planning: Planning, product: MappedProduct, read: Read, operand: Operand) -> Iterator[Factor]:
     tiled = (*(product.rows if read == product.a else (product.columns,)), *product.depth)
-    if read.tensor.name in planning.constants or not is_scattered(operand, tiled, dtypes.size_bytes(read.dtype)):
+    if read.tensor.name in (*planning.constants, *planning.unwritten) or not is_scattered(operand, tiled, dtypes.size_bytes(read.dtype)):
         return
     near = _neighbours(product)
     if near is None:
         return
-    unit: dict[Axis, Expr] = {axis: Const(0, INDEX) for axis in product.compute.loops if axis.extent == 1}
-    plain = substitute(read, unit)
-    assert isinstance(plain, Read)
-    source, order, moved = _ordered(plain, near)
+    source, order, moved = _ordered(_without_unit_loops(product, read), near)
     relayout = packed(source, order)
     moved = replace(moved, tensor=relayout.output)
     reason = f"no loop walks neighbours of {read.tensor.name}"
     made = Relayout(relayout, order, source, moved, reason, _copy_cycles(planning, relayout))
     yield Factor(read, made.operand, made)
+
+
+def copied(product: MappedProduct) -> Operand | None:
+    """The second factor with neighbours along the longest sum that both factors walk; None where there is none."""
+    near = _neighbours(product)
+    if near is None:
+        return None
+    source, order, moved = _ordered(_without_unit_loops(product, product.b), near)
+    layout = row_major(order.shape)
+    return Operand(Tensor(source.tensor.name, (layout.size,), source.dtype), address(layout, moved.indices))
+
+
+def _without_unit_loops(product: MappedProduct, read: Read) -> Read:
+    unit: dict[Axis, Expr] = {axis: Const(0, INDEX) for axis in product.compute.loops if axis.extent == 1}
+    plain = substitute(read, unit)
+    assert isinstance(plain, Read), "a read with other indices"
+    return plain
 
 
 def is_scattered(operand: Operand, tiled: Sequence[Axis], element_bytes: int) -> bool:

@@ -342,7 +342,7 @@ class _Product:
     def _packed_operand(self, width: int, block: int) -> Operand:
         """b in panels as wide as the register tile."""
         order = panels(self.product, self._sums(), width, block)
-        read = substitute(self.product.b, _unit_loops(self.node))
+        read = substitute(self.product.b, unit_loops(self.node))
         assert isinstance(read, Read)
         relayout, stored = self._relaid(read, order, "panels of the register tile")
         self.packed[self.product.b] = relayout.output[order.places()]
@@ -369,12 +369,14 @@ def work_of(
     if result is not node:
         renamed: dict[Axis, Expr] = dict(zip(result.axes, node.axes, strict=True))
         epilogue = planning.flat(substitute(result.body, renamed), {node.name})
-    unit = _unit_loops(node)
+    unit = unit_loops(node)
     index = substitute(address(planning.layout(target), node.axes), unit)
     form = affine(index)
     assert form is not None
     rows = tuple(sorted(product.rows, key=lambda axis: -(form.coefficient(axis) or 1 << 62)))
-    factor, other = (Operand(each.tensor, substitute(each.index, unit)) for each in (a, b))
+    factor, other = (
+        Operand(each.tensor, substitute(each.index, unit), each.guard and substitute(each.guard, unit)) for each in (a, b)
+    )
     loops = product.outer, rows, product.columns, depth
     return flat_product(*loops, factor, other, total, substitute(epilogue, unit), target, index)
 
@@ -382,7 +384,20 @@ def work_of(
 def operand_of(planning: Planning, read: Read) -> Operand:
     """A factor where it is stored."""
     stored = planning.stored(read.tensor)
-    return Operand(stored.flat, address(stored.layout, read.indices))
+    return Operand(stored.flat, address(stored.layout, read.indices), guard_of(planning, read))
+
+
+def guard_of(planning: Planning, read: Read) -> Expr | None:
+    """Where a read is inside of a tensor whose border is not in memory; None for any other tensor."""
+    if read.tensor.name not in planning.unwritten:
+        return None
+    found: Expr | None = None
+    widths, extents = planning.borders[read.tensor.name].widths, static_shape(read.tensor.shape)
+    for place, (before, after), extent in zip(read.indices, widths, extents, strict=True):
+        if before or after:
+            inside = (place >= 0) & (place < extent)
+            found = inside if found is None else found & inside
+    return found
 
 
 def _keeps_order(order: Sequence[int], tensor: Tensor) -> bool:
@@ -391,6 +406,6 @@ def _keeps_order(order: Sequence[int], tensor: Tensor) -> bool:
     return [d for d in order if shape[d] != 1] == [d for d in range(len(shape)) if shape[d] != 1]
 
 
-def _unit_loops(node: Compute) -> dict[Axis, Expr]:
+def unit_loops(node: Compute) -> dict[Axis, Expr]:
     """Loops of extent 1 are index 0."""
     return {axis: Const(0, INDEX) for axis in node.loops if axis.extent == 1}

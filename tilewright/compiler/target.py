@@ -47,6 +47,9 @@ class Rules(Protocol):
     def TRANSPOSED_COPIES(self) -> bool:  # noqa: N802
         """Whether a map that writes along another loop than it reads takes two kernels, the second a copy."""
 
+    def leave_border(self, planning: Planning, tensor: Tensor, order: Sequence[int]) -> bool:
+        """Whether the border of a tensor that is stored in `order` need not be in memory; the plan gets the decision."""
+
     def records(self, machine: Any) -> Registry:
         """The records of intrinsics that a plan may use where the user gives none."""
 

@@ -57,7 +57,8 @@ class BlockProblem:
 
     `no_bulk_copies` says why the copy engine cannot move an operand; "" where it can. `input_precision` is that of
     `Options`. `loops` are those that tiles have points of, where threads copy operands and where the copy engine does;
-    without, one of all m rows and one of all k. `scattered` says which operands no loop of a tile walks in neighbours.
+    without, one of all m rows and one of all k. `scattered` says which operands no loop of a tile walks in neighbours; with
+    `outside` one is 0 outside of its shape, which the copy engine knows by itself.
     """
 
     m: int
@@ -70,6 +71,7 @@ class BlockProblem:
     input_precision: str = "ieee"
     loops: tuple[TileLoops | None, TileLoops | None] = (None, None)
     scattered: tuple[bool, bool] = (False, False)
+    outside: bool = False
 
     def tiles(self, shape: BlockShape, record: Intrinsic) -> int:
         """Tiles of the result."""
@@ -145,7 +147,8 @@ def rank(
     by_name = {record.name: record for record in records}
     generated = ((shape, by_name[shape.intrinsic]) for shape in _shapes(problem, records))
     for shape, record in (*deduced, *generated):
-        rule = None if (shape, record) in deduced else _refuse(shape, record, problem, machine, off)
+        known = (shape, record) in deduced and not problem.outside
+        rule = None if known else _refuse(shape, record, problem, machine, off)
         if rule is not None:
             made = _candidate(replace(shape, stages=FEWEST_STAGES), record, problem, machine)
             refused.append((price.of(made), replace(rule, candidate=str(made))))
@@ -330,6 +333,8 @@ def _refuse(
     bytes_, room = shared_bytes(replace(shape, stages=stages), record, problem), machine.shared_bytes_per_block
     if bytes_ > room:
         return Refusal("", "shared memory", f"{bytes_} bytes with {stages} stages, {room} there are")
+    if problem.outside and not warpgroup and not problem.no_bulk_copies and "tensor-copies" not in off:
+        return Refusal("", "outside", "threads would mask what they copy, boxes have zeros there")
     if warpgroup and "tensor-copies" in off:
         return Refusal("", "pass tensor-copies", "it is switched off")
     if warpgroup and not machine.features >= UNITS:
@@ -398,12 +403,14 @@ class Price:
         return (
             products / min(record_rate, machine_rate),
             (read + bytes_) / machine.shared_bytes_per_cycle,
-            self._brought(shape) / self.l2(each),
+            self._brought(each) / self.l2(each),
         )
 
-    def _brought(self, shape: BlockShape) -> int:
-        """Bytes from L2 for a slice: a sector for an element that has no neighbours in the tile."""
-        size = self.problem.operand_bytes
+    def _brought(self, each: Candidate) -> int:
+        """Bytes from L2 for a slice: where threads copy, a sector for an element that has no neighbours in the tile."""
+        shape, size = each.shape, self.problem.operand_bytes
+        if each.warpgroup:
+            return slice_bytes(shape, self.problem)
         one, other = (SECTOR_BYTES if scattered else size for scattered in self.problem.scattered)
         return (shape.m * one + shape.n * other) * shape.k
 

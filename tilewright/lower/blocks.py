@@ -23,6 +23,7 @@ from tilewright.lower.builder import KernelBuilder, view_type
 from tilewright.lower.loops import Point, TileAxis, grid_of
 from tilewright.lower.output_tile import OutputTile
 from tilewright.operator.block_tree import BlockTree, block_tree
+from tilewright.operator.box_dims import box_dims
 from tilewright.operator.rules.gpu_product import dimension_of
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.loops import SpatialLoop
@@ -101,7 +102,7 @@ class _BlockTile(OutputTile):
         rows = [self._dim(position) for position in range(len(self.point.dims)) if position != self.n_dim]
         assert self.n_dim is not None, "the n loop is tiled"
         columns, depth = [self._dim(self.n_dim)], prod(size for _, size, _ in self.k_tiles)
-        if _is_of_four_warps(work.mapping.intrinsic):
+        if work.a.guard is None and _is_of_four_warps(work.mapping.intrinsic):
             rows = self._in_image(rows, where, counters)
         a = self._load(work.a, [*rows, *deep], (self.rows, depth), where, counters)
         b = self._load(work.b, [*deep, *columns], (depth, self.n_extent), where, counters)
@@ -166,6 +167,8 @@ class _BlockTile(OutputTile):
         where: Mapping[Axis, Expr], counters: Mapping[Axis, SSAValue],
     ) -> SSAValue:  # fmt: skip
         """The part of an operand that one product reads, as a matrix."""
+        if operand.guard is not None:
+            return self._load_box(operand, dims, shape, where, counters)
         builder = self.builder
         form = self.address(operand.index, where)
         extents = [int(axis.extent) for axis, _ in dims]  # type: ignore[arg-type]
@@ -176,6 +179,23 @@ class _BlockTile(OutputTile):
         view, strides = self.memory[operand.tensor.name], [form.coefficient(axis) for axis, _ in dims]
         loaded = builder.insert(tile.LoadOp(view, builder.affine(form, counters), extents, strides, bounds))
         return loaded if tuple(extents) == shape else builder.insert(tile.ReshapeOp(loaded, shape))
+
+    def _load_box(
+        self, operand: Operand, dims: Sequence[tuple[Axis, SSAValue | None]], shape: tuple[int, int],
+        where: Mapping[Axis, Expr], counters: Mapping[Axis, SSAValue],
+    ) -> SSAValue:  # fmt: skip
+        """The same of an operand that is read outside of its shape, where it is 0."""
+        found = box_dims(operand)
+        assert found is not None, "the rule has seen them"
+        places = [self.address(dim.place.expression(), where) for dim in found]
+        inside = [next((axis for axis, _ in dims if place.coefficient(axis)), None) for place in places]
+        order = [axis for axis in inside if axis is not None]
+        assert order == [axis for axis, _ in dims], "rows and columns of a tile follow each other as in memory"
+        first = [self.builder.affine(place, counters) for place in places]
+        extents, strides = [dim.extent for dim in found], [dim.stride for dim in found]
+        sides = [1 if axis is None else int(axis.extent) for axis in inside]  # type: ignore[arg-type]
+        loaded = self.builder.insert(tile.LoadBoxOp(self.memory[operand.tensor.name], first, extents, strides, sides))
+        return self.builder.insert(tile.ReshapeOp(loaded, shape))
 
 
 def _is_of_four_warps(intrinsic: str) -> bool:

@@ -18,6 +18,7 @@ from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis
 from tilewright.layouts.copy_engine import ROW_MULTIPLE, TENSOR_RANK, TRANSPOSED_BYTES, is_distance
 from tilewright.operator.block_tree import BlockTree
+from tilewright.operator.box_dims import box_dims
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.product import Operand, Product
 
@@ -92,7 +93,7 @@ def loops_of_bulk_copies(work: Product, element_bytes: int) -> tuple[TileLoops |
         if element_bytes != TRANSPOSED_BYTES and near[0] not in work.depth:
             fact = f"elements of {element_bytes} bytes are not transposed, only those of 2"
             return None, f"{name} does not lie along k: {fact}"
-        if form.constant:
+        if form.constant and operand.guard is None:
             return None, f"{name} is read from element {form.constant} on"
         inner[name] = near[0]
     near_a, near_b = inner[work.a.tensor.name], inner[work.b.tensor.name]
@@ -115,6 +116,8 @@ def _refuse_boxes(work: Product, operand: Operand, tiled: Sequence[Axis], elemen
     """Why tiles of an operand, with points of the loops `tiled`, are no boxes of a tensor; "" where they are."""
     name, form = operand.tensor.name, affine(operand.index)
     assert form is not None, "it was looked at"
+    if operand.guard is not None:
+        return _refuse_guarded(operand, tiled, element_bytes)
     steps = {axis: form.coefficient(axis) for axis in (*work.spatial, *work.depth)}
     dims = set()
     for axis in tiled:
@@ -130,6 +133,24 @@ def _refuse_boxes(work: Product, operand: Operand, tiled: Sequence[Axis], elemen
         dims.add(step)
     if len(dims) > TENSOR_RANK:
         return f"{name} is read along {len(dims)} dimensions, {TENSOR_RANK} at most"
+    return ""
+
+
+def _refuse_guarded(operand: Operand, tiled: Sequence[Axis], element_bytes: int) -> str:
+    """The same for an operand with a guard, whose places are coordinates of its tensor."""
+    name, dims = operand.tensor.name, box_dims(operand)
+    if dims is None:
+        return f"{name} is read outside of its shape, at places that are no coordinates"
+    if len(dims) > TENSOR_RANK:
+        return f"{name} is read along {len(dims)} dimensions, {TENSOR_RANK} at most"
+    for dim in dims:
+        walked = [axis for axis in tiled if axis in dim.place.terms]
+        if len(walked) > 1 or any(dim.place.coefficient(axis) != 1 for axis in walked):
+            steps = " + ".join(f"{dim.place.coefficient(axis)} {axis.name}" for axis in walked)
+            return f"{name} is read outside of its shape, along {steps}: boxes have neighbours"
+        if dim.stride != 1 and not is_distance(dim.stride * element_bytes):
+            fact = f"{dim.stride * element_bytes} bytes apart, no multiple of {ROW_MULTIPLE}"
+            return f"rows of {name} are {fact}"
     return ""
 
 

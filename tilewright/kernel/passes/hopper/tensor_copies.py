@@ -120,7 +120,7 @@ class Tensor:
 class _Tensor(Tensor):
     """What a load reads; `reshape` makes a matrix of a tile of more dimensions."""
 
-    load: tile.LoadOp
+    load: tile.LoadOp | tile.LoadBoxOp
     reshape: tile.ReshapeOp | None
     rows: int  # of the tile
     columns: int
@@ -218,14 +218,19 @@ def _tensor(operand: SSAValue, dot: tile.DotOp, written: set[SSAValue]) -> _Tens
     assert body is not None
     reshape = made if isinstance(made, tile.ReshapeOp) else None
     load = made if reshape is None else reshape.value.owner
-    if not isinstance(load, tile.LoadOp) or load.parent is not body or load.mask is not None or load.view in written:
+    if not isinstance(load, tile.LoadOp | tile.LoadBoxOp) or load.parent is not body or load.view in written:
         return None
     users = [(load.result, dot)] if reshape is None else [(load.result, reshape), (reshape.result, dot)]
     if any({use.operation for use in value.uses} != {user} for value, user in users):
         return None
     if not isinstance(load.view.owner, Block) or load.view.owner.parent_op() is None:
         return None
-    if body.args and isinstance(dot.parent_op(), scf.ForOp) and computed([load.offset, *load.bounds], body) is None:
+    places = load.coordinates if isinstance(load, tile.LoadBoxOp) else [load.offset, *load.bounds]
+    if body.args and isinstance(dot.parent_op(), scf.ForOp) and computed([*places], body) is None:
+        return None
+    if isinstance(load, tile.LoadBoxOp):
+        return _tensor_of_box(load, reshape, shape(operand))
+    if load.mask is not None:
         return None
     strides, extents, size = tile.strides_of(load), shape(load.result), element_bytes(load.view)
     if 1 not in strides or not widest_span(extents[strides.index(1)] * size):
@@ -242,6 +247,18 @@ def _tensor(operand: SSAValue, dot: tile.DotOp, written: set[SSAValue]) -> _Tens
     return _Tensor(
         found.extents, found.strides, found.coordinates, found.sides, load, reshape, rows, extents[column], transposed
     )
+
+
+def _tensor_of_box(load: tile.LoadBoxOp, reshape: tile.ReshapeOp | None, matrix: tuple[int, ...]) -> _Tensor | None:
+    """What a load of a box reads, where its rows are those of the matrix."""
+    (extents, strides), sides, size = load.tensor, shape(load.result), element_bytes(load.view)
+    rows, columns = prod(sides[:-1]), sides[-1]
+    if strides[-1] != 1 or not all(is_distance(each * size) for each in strides[:-1]) or len(strides) > TENSOR_RANK:
+        return None
+    if matrix != (rows, columns) or max(sides[:-1]) > BOX_EXTENT or not widest_span(columns * size):
+        return None
+    forms = tuple(linear_form(each) for each in load.coordinates)
+    return _Tensor(extents, strides, forms, sides, load, reshape, rows, columns, False)
 
 
 def tensor_of(
