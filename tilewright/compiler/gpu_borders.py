@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import inf
 
 from tilewright.compiler.gpu_products import tile_of_product
-from tilewright.compiler.gpu_relayouts import copied
+from tilewright.compiler.gpu_relayouts import second_factors
 from tilewright.compiler.planning import Planning
 from tilewright.compiler.products import guard_of, unit_loops
 from tilewright.decision import Cost, Decision, Refusal
@@ -62,15 +62,16 @@ def _cycles(planning: Planning, product: MappedProduct, layout: Packed, boxes: b
     assert isinstance(read, Read)
     flat = Tensor(read.tensor.name, (layout.size,), read.dtype)
     a = Operand(flat, address(layout, read.indices), guard_of(planning, read))
-    b = copied(product)
-    if b is None:
-        return inf
     total, target = Tensor(node.name, (), node.output.dtype), _stored(node)
     index = substitute(address(row_major(static_shape(node.output.shape)), node.axes), unit)
     loops = product.outer, product.rows, product.columns, product.depth
-    work = flat_product(*loops, a, b, total, Read(total, ()), target, index)
-    found = tile_of_product(planning, product, merge_product_loops(work), node.output.dtype, lambda ranking: None)
-    return inf if boxes and not found.bulk else found.cycles
+    def cycles(one: Operand, other: Operand) -> float:
+        work = flat_product(*loops, one, other, total, Read(total, ()), target, index)
+        found = tile_of_product(planning, product, merge_product_loops(work), node.output.dtype, lambda ranking: None)
+        return inf if boxes and not found.bulk else found.cycles
+
+    factors = second_factors(planning, product)
+    return min((cycles(a, each.operand) + each.cycles for each in factors), default=inf)
 
 
 def _stored(node: Compute) -> Tensor:

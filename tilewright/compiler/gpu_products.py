@@ -114,7 +114,7 @@ def tile_of_product(
         product, machine, input_precision=options.input_precision, intrinsics=records, off=options.disable,
         no_bulk_copies=no_boxes, result=result, choose=choose, route=options.mma,
         cluster=options.cluster, loops=(threads, boxes), scattered=_scattered(work, size),
-        outside=work.a.guard is not None,
+        outside=work.a.guard is not None, distinct=work.a.tensor.size + work.b.tensor.size,
     )  # fmt: skip
     bulk = shape.intrinsic in records and is_warpgroup(records.find(shape.intrinsic))
     return BlockTile(work, shape, decision, boxes if bulk and boxes is not None else threads, bulk)

@@ -8,6 +8,7 @@ from itertools import product as combinations
 
 from tilewright.compiler.packed import place_relayout
 from tilewright.compiler.planning import Planning
+from tilewright.compiler.products import operand_of
 from tilewright.compiler.rows import schedule_statements, statements_of
 from tilewright.dataclass import dataclass
 from tilewright.decision import Cost, Decision
@@ -114,14 +115,19 @@ def _copies(planning: Planning, product: MappedProduct, read: Read, operand: Ope
     yield Factor(read, made.operand, made)
 
 
-def copied(product: MappedProduct) -> Operand | None:
-    """The second factor with neighbours along the longest sum that both factors walk; None where there is none."""
+def second_factors(planning: Planning, product: MappedProduct) -> list[Factor]:
+    """The second factor where it is stored and as a copy; what is not stored yet as it will be laid out at no cost."""
+    read = _without_unit_loops(product, product.b)
+    if read.tensor.name in planning.plan.stored and read.tensor.name not in planning.constants:
+        operand = operand_of(planning, read)
+        return [Factor(product.b, operand), *_copies(planning, product, product.b, operand)]
     near = _neighbours(product)
     if near is None:
-        return None
-    source, order, moved = _ordered(_without_unit_loops(product, product.b), near)
+        return []
+    source, order, moved = _ordered(read, near)
     layout = row_major(order.shape)
-    return Operand(Tensor(source.tensor.name, (layout.size,), source.dtype), address(layout, moved.indices))
+    tensor = Tensor(source.tensor.name, (layout.size,), source.dtype)
+    return [Factor(product.b, Operand(tensor, address(layout, moved.indices)))]
 
 
 def _without_unit_loops(product: MappedProduct, read: Read) -> Read:

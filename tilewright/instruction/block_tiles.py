@@ -58,7 +58,8 @@ class BlockProblem:
     `no_bulk_copies` says why the copy engine cannot move an operand; "" where it can. `input_precision` is that of
     `Options`. `loops` are those that tiles have points of, where threads copy operands and where the copy engine does;
     without, one of all m rows and one of all k. `scattered` says which operands no loop of a tile walks in neighbours; with
-    `outside` one is 0 outside of its shape, which the copy engine knows by itself.
+    `outside` one is 0 outside of its shape, which the copy engine knows by itself. `distinct` elements there are of both
+    operands together, where a product takes some several times.
     """
 
     m: int
@@ -72,6 +73,7 @@ class BlockProblem:
     loops: tuple[TileLoops | None, TileLoops | None] = (None, None)
     scattered: tuple[bool, bool] = (False, False)
     outside: bool = False
+    distinct: int = 0
 
     def tiles(self, shape: BlockShape, record: Intrinsic) -> int:
         """Tiles of the result."""
@@ -446,7 +448,9 @@ class Price:
     def least(self) -> float:
         """Of moving every operand once from device memory, and the result there."""
         p = self.problem
-        moved = p.batches * ((p.m + p.n) * p.k * p.operand_bytes + p.m * p.n * p.result_bytes)
+        taken = p.batches * (p.m + p.n) * p.k
+        read = min(taken, p.distinct) if p.distinct else taken
+        moved = read * p.operand_bytes + p.batches * p.m * p.n * p.result_bytes
         return moved / self.machine.dram.bytes_per_second * self.machine.clock_hz
 
 

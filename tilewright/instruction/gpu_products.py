@@ -134,7 +134,7 @@ def block_shape(
     off: Collection[str] = (), no_bulk_copies: str = "", result: str = "",
     choose: Callable[[Ranking], Candidate | None] = lambda ranking: None, route: str = "auto", cluster: int = 1,
     loops: tuple[TileLoops | None, TileLoops | None] = (None, None), scattered: tuple[bool, bool] = (False, False),
-    outside: bool = False,
+    outside: bool = False, distinct: int = 0,
 ) -> tuple[BlockShape, Decision]:  # fmt: skip
     """The tile of a block for a product: the cheapest of `block_candidates`; without one, for multiply-adds.
 
@@ -147,7 +147,7 @@ def block_shape(
     found, deductions = block_candidates(
         product, machine, input_precision=input_precision, intrinsics=intrinsics, off=off,
         no_bulk_copies=no_bulk_copies, result=result, route=route, loops=loops,
-        scattered=scattered, outside=outside,
+        scattered=scattered, outside=outside, distinct=distinct,
     )  # fmt: skip
     by_route = "" if route == "auto" else f" by {route}"
     what = f"{m}x{n}x{k} {a},{b}->{c}{by_route}"
@@ -198,14 +198,14 @@ def block_candidates(
     product: MappedProduct, machine: Gpu, *, input_precision: str = "ieee", intrinsics: Registry | None = None,
     off: Collection[str] = (), no_bulk_copies: str = "", result: str = "", route: str = "auto",
     loops: tuple[TileLoops | None, TileLoops | None] = (None, None), scattered: tuple[bool, bool] = (False, False),
-    outside: bool = False,
+    outside: bool = False, distinct: int = 0,
 ) -> tuple[Ranking, tuple[Refusal, ...]]:  # fmt: skip
     """Every tile that a block may have on a matrix instruction, cheapest first, and why none was deduced.
 
     `off` names passes that are left out, `no_bulk_copies` says why the copy engine cannot move an operand, `result` is
     the type in which the result is stored (default: that of the sums). `route` is a value of `Options.mma`; "auto"
     takes instructions of unspecified fragment layouts only where there are no others. `input_precision` is that of
-    `Options`, `loops`, `scattered` and `outside` are those of `BlockProblem`.
+    `Options`, `loops`, `scattered`, `outside` and `distinct` are those of `BlockProblem`.
     """
     target, mma = mma_target(machine, intrinsics), _problem(product, input_precision != "ieee")
     m, n, k = product.sizes
@@ -229,7 +229,7 @@ def block_candidates(
         records = tuple(record for record in records if not is_warpgroup(record))
     result_bytes = dtypes.size_bytes(result) if result else bits(mma.c) // 8
     batches = iterations(product.outer)
-    problem = BlockProblem(m, n, k, batches, mma, result_bytes, no_bulk_copies, input_precision, loops, scattered, outside)
+    problem = BlockProblem(m, n, k, batches, mma, result_bytes, no_bulk_copies, input_precision, loops, scattered, outside, distinct)
     refusals = tuple(Refusal(path, str(reason)) for path, reason in deduction.refusals)
     return rank(problem, machine, records, deduced, frozenset(off)), refusals
 

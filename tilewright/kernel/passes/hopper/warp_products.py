@@ -25,6 +25,7 @@ from tilewright.kernel.dialect import (
     IotaOp,
     LoadBoxOp,
     LoadOp,
+    SelectOp,
     operations,
     shape,
 )
@@ -99,7 +100,7 @@ def _load_by_threads(load: LoadBoxOp) -> None:
         inside = add(CompareOp("ge", places, zero))
         mask = inside if mask is None else add(arith.AndIOp(mask, inside))
     if mask is not None:  # a load of no element is at a place inside the view
-        offset = add(arith.SelectOp(some, offset, number(0)))
+        offset = add(SelectOp(some, offset, number(0)))
     replace(load, LoadOp(load.view, offset, sides, strides, bounds, mask))
 
 
