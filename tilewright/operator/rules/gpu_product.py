@@ -163,11 +163,14 @@ def dimension_of(step: int, strides: Collection[int]) -> int:
     return max((stride for stride in strides if stride > 1 and step > 0 and step % stride == 0), default=0)
 
 
-def schedule_blocks(work: Product, shape: BlockShape, subject: str, loops: TileLoops) -> tuple[Kernel, Decision]:
+def schedule_blocks(
+    work: Product, shape: BlockShape, subject: str, loops: TileLoops | None = None
+) -> tuple[Kernel, Decision]:
     """The tile over the loops of rows with the fewest blocks, and over those of the depth with the fewest k tiles.
 
-    Ties prefer the longer innermost loop.
+    Ties prefer the longer innermost loop. `loops` are those that tiles have points of, all without.
     """
+    loops = loops_of_threads(work) if loops is None else loops
     rows, deep = _named(loops.rows, shape.m), _named(loops.depth, shape.k)
     points = {**{axis.name: 1 for axis in (*work.rows, *work.depth)}, **rows, **deep, work.columns.name: shape.n}
     mapping = replace(work.mapping, intrinsic=shape.intrinsic, precision=shape.precision)
