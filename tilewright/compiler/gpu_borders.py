@@ -43,11 +43,11 @@ def leave_border(planning: Planning, tensor: Tensor, order: Sequence[int]) -> bo
     with_it += launches * (machine.launch_seconds * machine.clock_hz + machine.copy_cycles)
     subject, outside, inside = f"border of {tensor.name}", "zeros outside of boxes", "in memory"
     texts = f"{without:.0f} predicted cycles of what reads it", f"{with_it:.0f} cycles with {launches} kernels for it"
-    costs = Cost(cycles=without) if without < inf else None, Cost(cycles=with_it) if with_it < inf else None
+    costs = Cost(cycles=without), Cost(cycles=with_it) if with_it < inf else None
     if without < with_it:
-        decision = Decision(subject, outside, texts[0], inside, texts[1], (), *costs)
+        decision = Decision(subject, outside, texts[0], inside, texts[1], (), costs[0], costs[1])
     elif without < inf:
-        decision = Decision(subject, inside, texts[1], outside, texts[0], (), *reversed(costs))
+        decision = Decision(subject, inside, texts[1], outside, texts[0], (), costs[1], costs[0])
     else:
         refused = (Refusal(outside, "boxes", "no copy engine brings what reads it"),)
         decision = Decision(subject, inside, texts[1], refused=refused)
@@ -65,6 +65,7 @@ def _cycles(planning: Planning, product: MappedProduct, layout: Packed, boxes: b
     total, target = Tensor(node.name, (), node.output.dtype), _stored(node)
     index = substitute(address(row_major(static_shape(node.output.shape)), node.axes), unit)
     loops = product.outer, product.rows, product.columns, product.depth
+
     def cycles(one: Operand, other: Operand) -> float:
         work = flat_product(*loops, one, other, total, Read(total, ()), target, index)
         found = tile_of_product(planning, product, merge_product_loops(work), node.output.dtype, lambda ranking: None)

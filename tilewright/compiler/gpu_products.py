@@ -18,7 +18,7 @@ from tilewright.expr.affine import affine
 from tilewright.expr.core import Read
 from tilewright.expr.rewrite import transform
 from tilewright.graph.groups import Group
-from tilewright.instruction.block_tiles import Candidate, Ranking, is_warpgroup
+from tilewright.instruction.block_tiles import Candidate, Ranking, Reading, is_warpgroup
 from tilewright.instruction.gpu_products import block_shape
 from tilewright.instruction.panels import with_last
 from tilewright.instruction.products import MappedProduct, walked_dimension
@@ -110,11 +110,12 @@ def tile_of_product(
     threads = loops_of_threads(work)
     size = dtypes.size_bytes(product.a.dtype)
     boxes, no_boxes = loops_of_bulk_copies(work, size)
+    distinct = work.a.tensor.size + work.b.tensor.size
+    reading = Reading((threads, boxes), _scattered(work, size), work.a.guard is not None, distinct)
     shape, decision = block_shape(
         product, machine, input_precision=options.input_precision, intrinsics=records, off=options.disable,
-        no_bulk_copies=no_boxes, result=result, choose=choose, route=options.mma,
-        cluster=options.cluster, loops=(threads, boxes), scattered=_scattered(work, size),
-        outside=work.a.guard is not None, distinct=work.a.tensor.size + work.b.tensor.size,
+        no_bulk_copies=no_boxes, result=result, choose=choose, route=options.mma, cluster=options.cluster,
+        reading=reading,
     )  # fmt: skip
     bulk = shape.intrinsic in records and is_warpgroup(records.find(shape.intrinsic))
     return BlockTile(work, shape, decision, boxes if bulk and boxes is not None else threads, bulk)

@@ -26,7 +26,6 @@ from tilewright.machine.description import Gpu
 from tilewright.operator.flatten import address
 from tilewright.tiles.product import Operand
 
-
 COPY_BYTES = 16  # that a thread copies at once, at most
 
 
@@ -101,17 +100,18 @@ def _text(factors: Sequence[Factor]) -> str:
 
 
 def _copies(planning: Planning, product: MappedProduct, read: Read, operand: Operand) -> Iterator[Factor]:
-    tiled = (*(product.rows if read == product.a else (product.columns,)), *product.depth)
-    if read.tensor.name in (*planning.constants, *planning.unwritten) or not is_scattered(operand, tiled, dtypes.size_bytes(read.dtype)):
+    """The factor as a copy with neighbours along a sum, if it is no constant and threads would copy single elements."""
+    tiled, size = (*(product.rows if read == product.a else (product.columns,)), *product.depth), dtypes.size_bytes
+    stays = read.tensor.name in planning.constants or operand.guard is not None
+    if stays or not is_scattered(operand, tiled, size(read.dtype)):
         return
     near = _neighbours(product)
     if near is None:
         return
-    source, order, moved = _ordered(_without_unit_loops(product, read), near)
+    source, order, places = _ordered(_without_unit_loops(product, read), near)
     relayout = packed(source, order)
-    moved = replace(moved, tensor=relayout.output)
     reason = f"no loop walks neighbours of {read.tensor.name}"
-    made = Relayout(relayout, order, source, moved, reason, _copy_cycles(planning, relayout))
+    made = Relayout(relayout, order, source, relayout.output[places], reason, _copy_cycles(planning, relayout))
     yield Factor(read, made.operand, made)
 
 
@@ -124,10 +124,10 @@ def second_factors(planning: Planning, product: MappedProduct) -> list[Factor]:
     near = _neighbours(product)
     if near is None:
         return []
-    source, order, moved = _ordered(read, near)
+    source, order, places = _ordered(read, near)
     layout = row_major(order.shape)
     tensor = Tensor(source.tensor.name, (layout.size,), source.dtype)
-    return [Factor(product.b, Operand(tensor, address(layout, moved.indices)))]
+    return [Factor(product.b, Operand(tensor, address(layout, places)))]
 
 
 def _without_unit_loops(product: MappedProduct, read: Read) -> Read:
@@ -154,8 +154,8 @@ def _neighbours(product: MappedProduct) -> Axis | None:
     return max(walked, key=lambda axis: axis.size, default=None)
 
 
-def _ordered(read: Read, near: Axis) -> tuple[Read, Order, Read]:
-    """What a copy reads, its order with neighbours along a loop, and where the product reads it.
+def _ordered(read: Read, near: Axis) -> tuple[Read, Order, tuple[Expr, ...]]:
+    """What a copy reads, its order with neighbours along a loop, and the places where the product reads it.
 
     Without windows what the product takes, element by element; else the whole tensor.
     """
@@ -163,12 +163,12 @@ def _ordered(read: Read, near: Axis) -> tuple[Read, Order, Read]:
     if all(form is not None and len(form.terms) <= 1 for form in forms):
         loops = [axis for form in forms if form for axis in form.terms if axis != near] + [near]
         order = undivided([Index.of(axis) for axis in loops])
-        return read, order, Read(read.tensor, order.places())
+        return read, order, order.places()
     dim = walked_dimension(read, near)
     assert dim is not None, "both factors are walked by it"
     whole, order = with_last(read.tensor, dim)
     names = (index.name for index in order.indices)
-    return whole, order, Read(read.tensor, order.places(dict(zip(names, read.indices, strict=True))))
+    return whole, order, order.places(dict(zip(names, read.indices, strict=True)))
 
 
 def _copy_cycles(planning: Planning, relayout: Compute) -> float:

@@ -374,8 +374,9 @@ def work_of(
     form = affine(index)
     assert form is not None
     rows = tuple(sorted(product.rows, key=lambda axis: -(form.coefficient(axis) or 1 << 62)))
+    guards = [None if each.guard is None else substitute(each.guard, unit) for each in (a, b)]
     factor, other = (
-        Operand(each.tensor, substitute(each.index, unit), each.guard and substitute(each.guard, unit)) for each in (a, b)
+        Operand(each.tensor, substitute(each.index, unit), guard) for each, guard in zip((a, b), guards, strict=True)
     )
     loops = product.outer, rows, product.columns, depth
     return flat_product(*loops, factor, other, total, substitute(epilogue, unit), target, index)

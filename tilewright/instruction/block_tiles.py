@@ -9,7 +9,7 @@ cycles.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import cache
 from math import ceil, prod
 
@@ -52,14 +52,27 @@ OVERLAP_LOSS = 0.15  # of the time of what should be hidden behind something lon
 
 
 @dataclass(frozen=True)
+class Reading:
+    """How tiles of the operands of a product are read.
+
+    `loops` are those that tiles have points of, where threads copy operands and where the copy engine does; None stands
+    for one loop of all m rows and one of all k. `scattered` says of a and b whether threads would copy single elements.
+    With `outside` an operand is 0 outside of its shape, as boxes are and other loads only under a mask. `distinct` is
+    the number of elements of both operands together, where a product takes some of them several times; 0 where not.
+    """
+
+    loops: tuple[TileLoops | None, TileLoops | None] = (None, None)
+    scattered: tuple[bool, bool] = (False, False)
+    outside: bool = False
+    distinct: int = 0
+
+
+@dataclass(frozen=True)
 class BlockProblem:
     """A product for blocks: sizes, how often it is done, types, and the bytes of an element of the stored result.
 
     `no_bulk_copies` says why the copy engine cannot move an operand; "" where it can. `input_precision` is that of
-    `Options`. `loops` are those that tiles have points of, where threads copy operands and where the copy engine does;
-    without, one of all m rows and one of all k. `scattered` says which operands no loop of a tile walks in neighbours; with
-    `outside` one is 0 outside of its shape, which the copy engine knows by itself. `distinct` elements there are of both
-    operands together, where a product takes some several times.
+    `Options`.
     """
 
     m: int
@@ -70,20 +83,17 @@ class BlockProblem:
     result_bytes: int
     no_bulk_copies: str = ""
     input_precision: str = "ieee"
-    loops: tuple[TileLoops | None, TileLoops | None] = (None, None)
-    scattered: tuple[bool, bool] = (False, False)
-    outside: bool = False
-    distinct: int = 0
+    reading: Reading = field(default_factory=Reading)
 
     def tiles(self, shape: BlockShape, record: Intrinsic) -> int:
         """Tiles of the result."""
-        loops = self.loops[is_warpgroup(record)]
+        loops = self.reading.loops[is_warpgroup(record)]
         rows = -(-self.m // shape.m) if loops is None else loops.row_tiles(shape.m)
         return self.batches * rows * -(-self.n // shape.n)
 
     def slices(self, shape: BlockShape, record: Intrinsic) -> int:
         """Slices of k."""
-        loops = self.loops[is_warpgroup(record)]
+        loops = self.reading.loops[is_warpgroup(record)]
         return -(-self.k // shape.k) if loops is None else loops.k_tiles(shape.k)
 
     @property
@@ -149,7 +159,7 @@ def rank(
     by_name = {record.name: record for record in records}
     generated = ((shape, by_name[shape.intrinsic]) for shape in _shapes(problem, records))
     for shape, record in (*deduced, *generated):
-        known = (shape, record) in deduced and not problem.outside
+        known = (shape, record) in deduced and not problem.reading.outside
         rule = None if known else _refuse(shape, record, problem, machine, off)
         if rule is not None:
             made = _candidate(replace(shape, stages=FEWEST_STAGES), record, problem, machine)
@@ -335,7 +345,8 @@ def _refuse(
     bytes_, room = shared_bytes(replace(shape, stages=stages), record, problem), machine.shared_bytes_per_block
     if bytes_ > room:
         return Refusal("", "shared memory", f"{bytes_} bytes with {stages} stages, {room} there are")
-    if problem.outside and not warpgroup and not problem.no_bulk_copies and "tensor-copies" not in off:
+    by_boxes = not problem.no_bulk_copies and "tensor-copies" not in off
+    if problem.reading.outside and not warpgroup and by_boxes:
         return Refusal("", "outside", "threads would mask what they copy, boxes have zeros there")
     if warpgroup and "tensor-copies" in off:
         return Refusal("", "pass tensor-copies", "it is switched off")
@@ -413,7 +424,7 @@ class Price:
         shape, size = each.shape, self.problem.operand_bytes
         if each.warpgroup:
             return slice_bytes(shape, self.problem)
-        one, other = (SECTOR_BYTES if scattered else size for scattered in self.problem.scattered)
+        one, other = (SECTOR_BYTES if scattered else size for scattered in self.problem.reading.scattered)
         return (shape.m * one + shape.n * other) * shape.k
 
     def resident(self, each: Candidate) -> int:
@@ -449,7 +460,7 @@ class Price:
         """Of moving every operand once from device memory, and the result there."""
         p = self.problem
         taken = p.batches * (p.m + p.n) * p.k
-        read = min(taken, p.distinct) if p.distinct else taken
+        read = min(taken, p.reading.distinct or taken)
         moved = read * p.operand_bytes + p.batches * p.m * p.n * p.result_bytes
         return moved / self.machine.dram.bytes_per_second * self.machine.clock_hz
 

@@ -22,6 +22,7 @@ from tilewright.instruction.block_tiles import (
     BlockProblem,
     Candidate,
     Ranking,
+    Reading,
     is_warpgroup,
     precision_of,
     rank,
@@ -41,7 +42,7 @@ from tilewright.intrinsics.shapes import multiply_add
 from tilewright.layouts.bits import log2, power_from
 from tilewright.layouts.copy_engine import CLUSTERS
 from tilewright.machine.description import Gpu
-from tilewright.operator.rules.gpu_product import BlockShape, TileLoops
+from tilewright.operator.rules.gpu_product import BlockShape
 
 ROUNDING = "round-to-tf32"  # the pass that rounds what instructions read as tf32
 # Chosen, where the deduction leaves it open and for multiply-adds.
@@ -133,8 +134,7 @@ def block_shape(
     product: MappedProduct, machine: Gpu, *, input_precision: str = "ieee", intrinsics: Registry | None = None,
     off: Collection[str] = (), no_bulk_copies: str = "", result: str = "",
     choose: Callable[[Ranking], Candidate | None] = lambda ranking: None, route: str = "auto", cluster: int = 1,
-    loops: tuple[TileLoops | None, TileLoops | None] = (None, None), scattered: tuple[bool, bool] = (False, False),
-    outside: bool = False, distinct: int = 0,
+    reading: Reading | None = None,
 ) -> tuple[BlockShape, Decision]:  # fmt: skip
     """The tile of a block for a product: the cheapest of `block_candidates`; without one, for multiply-adds.
 
@@ -146,8 +146,7 @@ def block_shape(
     a, b, c = _types(product)
     found, deductions = block_candidates(
         product, machine, input_precision=input_precision, intrinsics=intrinsics, off=off,
-        no_bulk_copies=no_bulk_copies, result=result, route=route, loops=loops,
-        scattered=scattered, outside=outside, distinct=distinct,
+        no_bulk_copies=no_bulk_copies, result=result, route=route, reading=reading,
     )  # fmt: skip
     by_route = "" if route == "auto" else f" by {route}"
     what = f"{m}x{n}x{k} {a},{b}->{c}{by_route}"
@@ -197,15 +196,14 @@ def _alone(tile: Candidate, sizes: tuple[int, int], cluster: int, machine: Gpu, 
 def block_candidates(
     product: MappedProduct, machine: Gpu, *, input_precision: str = "ieee", intrinsics: Registry | None = None,
     off: Collection[str] = (), no_bulk_copies: str = "", result: str = "", route: str = "auto",
-    loops: tuple[TileLoops | None, TileLoops | None] = (None, None), scattered: tuple[bool, bool] = (False, False),
-    outside: bool = False, distinct: int = 0,
+    reading: Reading | None = None,
 ) -> tuple[Ranking, tuple[Refusal, ...]]:  # fmt: skip
     """Every tile that a block may have on a matrix instruction, cheapest first, and why none was deduced.
 
     `off` names passes that are left out, `no_bulk_copies` says why the copy engine cannot move an operand, `result` is
     the type in which the result is stored (default: that of the sums). `route` is a value of `Options.mma`; "auto"
     takes instructions of unspecified fragment layouts only where there are no others. `input_precision` is that of
-    `Options`, `loops`, `scattered`, `outside` and `distinct` are those of `BlockProblem`.
+    `Options`, `reading` that of `BlockProblem`.
     """
     target, mma = mma_target(machine, intrinsics), _problem(product, input_precision != "ieee")
     m, n, k = product.sizes
@@ -228,8 +226,8 @@ def block_candidates(
     if route != "auto":
         records = tuple(record for record in records if not is_warpgroup(record))
     result_bytes = dtypes.size_bytes(result) if result else bits(mma.c) // 8
-    batches = iterations(product.outer)
-    problem = BlockProblem(m, n, k, batches, mma, result_bytes, no_bulk_copies, input_precision, loops, scattered, outside, distinct)
+    batches, reading = iterations(product.outer), reading or Reading()
+    problem = BlockProblem(m, n, k, batches, mma, result_bytes, no_bulk_copies, input_precision, reading)
     refusals = tuple(Refusal(path, str(reason)) for path, reason in deduction.refusals)
     return rank(problem, machine, records, deduced, frozenset(off)), refusals
 

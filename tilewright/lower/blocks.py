@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
+from typing import TypeAlias
 
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, i64
@@ -28,6 +29,8 @@ from tilewright.operator.rules.gpu_product import dimension_of
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.loops import SpatialLoop
 from tilewright.tiles.product import Operand
+
+_Bounded: TypeAlias = "tuple[Axis, SSAValue | None]"  # a dimension, and how many of its points exist, if some do not
 
 
 def lower_blocks(name: str, kernel: Kernel, views: Sequence[tuple[Tensor, int]]) -> tile.FuncOp:
@@ -127,7 +130,7 @@ class _BlockTile(OutputTile):
             found.insert(0, (axis, size, number))
         return found
 
-    def _dim(self, position: int) -> tuple[Axis, SSAValue | None]:
+    def _dim(self, position: int) -> _Bounded:
         """A dimension of the tile, and how many of its points exist, if some do not."""
         return self.point.dims[position], self.point.bounds.get(position)
 
@@ -140,8 +143,8 @@ class _BlockTile(OutputTile):
         )
 
     def _in_image(
-        self, rows: Sequence[tuple[Axis, SSAValue | None]], where: Mapping[Axis, Expr], counters: Mapping[Axis, SSAValue]
-    ) -> list[tuple[Axis, SSAValue | None]]:
+        self, rows: Sequence[_Bounded], where: Mapping[Axis, Expr], counters: Mapping[Axis, SSAValue]
+    ) -> list[_Bounded]:
         """The rows of a tile of a with bounds that are those of memory: what a window has beyond the result's.
 
         Nothing of such rows is stored, and a box of a tensor has its coordinates and extents whatever is stored.
@@ -149,21 +152,22 @@ class _BlockTile(OutputTile):
         builder, form, whole = self.builder, self.address(self.work.a.index, where), affine(self.work.a.index)
         assert whole is not None, "an operand of a product"
         strides = [whole.coefficient(axis) for axis in self.work.rows]
-        found: list[tuple[Axis, SSAValue | None]] = []
+        found: list[_Bounded] = []
         for axis, bound in rows:
-            stride = form.coefficient(axis)
             for loop, size, count in self.k_tiles:
-                step = form.coefficient(where[loop]) if size == 1 and isinstance(where[loop], Axis) else 0
-                if bound is not None and count > 1 and dimension_of(step, strides) == stride:
-                    ratio = builder.index(step // stride)
-                    most = builder.index((count - 1) * step // stride)
-                    moved = builder.mul(counters[where[loop]], ratio)
-                    bound = builder.insert(arith.SubiOp(builder.insert(arith.AddiOp(bound, most)), moved))
+                counter, step = where[loop], whole.coefficient(loop)
+                if bound is None or size > 1 or count == 1 or dimension_of(step, strides) != form.coefficient(axis):
+                    continue
+                assert isinstance(counter, Axis), "a slice is at one point of the loop"
+                ratio = step // form.coefficient(axis)
+                moved = builder.mul(counters[counter], builder.index(ratio))
+                reached = builder.insert(arith.AddiOp(bound, builder.index((count - 1) * ratio)))
+                bound = builder.insert(arith.SubiOp(reached, moved))
             found.append((axis, bound))
         return found
 
     def _load(
-        self, operand: Operand, dims: Sequence[tuple[Axis, SSAValue | None]], shape: tuple[int, int],
+        self, operand: Operand, dims: Sequence[_Bounded], shape: tuple[int, int],
         where: Mapping[Axis, Expr], counters: Mapping[Axis, SSAValue],
     ) -> SSAValue:  # fmt: skip
         """The part of an operand that one product reads, as a matrix."""
@@ -181,7 +185,7 @@ class _BlockTile(OutputTile):
         return loaded if tuple(extents) == shape else builder.insert(tile.ReshapeOp(loaded, shape))
 
     def _load_box(
-        self, operand: Operand, dims: Sequence[tuple[Axis, SSAValue | None]], shape: tuple[int, int],
+        self, operand: Operand, dims: Sequence[_Bounded], shape: tuple[int, int],
         where: Mapping[Axis, Expr], counters: Mapping[Axis, SSAValue],
     ) -> SSAValue:  # fmt: skip
         """The same of an operand that is read outside of its shape, where it is 0."""

@@ -287,11 +287,10 @@ def tensor_of(
     pitch = min(strides[dim] for dim in rows)
     if column not in known:
         whole, start = rest.split(pitch)
-        rest = whole.times(pitch)
-        most = largest(start)
-        if most is None or most + extents[column] > pitch:
+        within, apart = _within_row(start, pitch - extents[column], size)
+        if within is None:
             return None
-        known[column] = start, pitch
+        known[column], rest = (within, pitch), whole.times(pitch) + apart
     for dim in sorted(rows, key=lambda each: -strides[each]):
         if dim not in known:
             whole, rest = rest.split(strides[dim])
@@ -312,6 +311,24 @@ def tensor_of(
         return None
     forms, extents_, strides_, sides = (tuple(each) for each in zip(*dims, strict=True))
     return Tensor(extents_, strides_, forms, sides)
+
+
+def _within_row(start: LinearForm, most: int, size: int) -> tuple[LinearForm | None, LinearForm]:
+    """The part of a place that is seen to be no more than `most`, and what is left: dimensions of their own.
+
+    None where no part is.
+    """
+    apart = LinearForm()
+    for value, step in sorted(start.factors, key=lambda each: -each[1]):
+        reached = largest(start)
+        if reached is not None and reached <= most:
+            break
+        if not is_distance(step * size):
+            return None, apart
+        term = LinearForm(((value, step),))
+        start, apart = start + term.times(-1), apart + term
+    reached = largest(start)
+    return (start if reached is not None and reached <= most else None), apart
 
 
 def _batches(rest: LinearForm, size: int) -> list[tuple[LinearForm, int, int]] | None:
@@ -366,8 +383,8 @@ def _stage(product: _Product, kernel: FuncOp) -> None:
     insert_before(dot, done, circular_buffer.ConsumerReleaseOp(circular.state, number))
     reads = [op for each in (product.a, product.b) for op in (each.reshape, each.load) if op is not None]
     replace_by_values(dot, done.results)
-    for op in reads:
-        erase(op)
+    for read in reads:
+        erase(read)
     set_warps(kernel, product.warps)
     for op in operations(kernel.body):
         if isinstance(op, tile.StoreOp) and op.align is None:
