@@ -8,7 +8,7 @@ from math import inf
 from tilewright.compiler.gpu_products import tile_of_product
 from tilewright.compiler.gpu_relayouts import second_factors
 from tilewright.compiler.planning import Planning
-from tilewright.compiler.products import guard_of, unit_loops
+from tilewright.compiler.products import guard_of, outside, unit_loops
 from tilewright.decision import Cost, Decision, Refusal
 from tilewright.expr.core import Compute, Read, Tensor, static_shape
 from tilewright.expr.rewrite import substitute
@@ -24,13 +24,15 @@ from tilewright.tiles.product import Operand, flat_product
 def leave_border(planning: Planning, tensor: Tensor, order: Sequence[int]) -> bool:
     """Whether a border of zeros that only products read takes fewer cycles as what their boxes have outside.
 
+    Others that read the tensor do so inside of its shape.
     Of a border in memory, kernels that write it are counted, one for each dimension.
     """
     machine, border = planning.machine, planning.borders[tensor.name]
     assert isinstance(machine, Gpu)
-    products = [planning.product_of(user) for user in planning.users.get(tensor.name, ())]
-    if border.value.value != 0 or not machine.features >= UNITS or not products or tensor.name in planning.views:
+    if border.value.value != 0 or not machine.features >= UNITS or tensor.name in planning.views:
         return False
+    readers = [user for user in planning.users.get(tensor.name, ()) if _reads_outside(user, tensor)]
+    products = [planning.product_of(user) for user in readers]
     if any(each is None or each.a.tensor != tensor or each.b.tensor == tensor for each in products):
         return False
     shape = static_shape(tensor.shape)
@@ -41,18 +43,22 @@ def leave_border(planning: Planning, tensor: Tensor, order: Sequence[int]) -> bo
     launches = sum(1 for before, after in border.widths if before or after)
     with_it = sum(_cycles(planning, each, bordered, False) for each in products if each is not None)
     with_it += launches * (machine.launch_seconds * machine.clock_hz + machine.copy_cycles)
-    subject, outside, inside = f"border of {tensor.name}", "zeros outside of boxes", "in memory"
+    subject, boxes, memory = f"border of {tensor.name}", "zeros outside of boxes", "in memory"
     texts = f"{without:.0f} predicted cycles of what reads it", f"{with_it:.0f} cycles with {launches} kernels for it"
     costs = Cost(cycles=without), Cost(cycles=with_it) if with_it < inf else None
     if without < with_it:
-        decision = Decision(subject, outside, texts[0], inside, texts[1], (), costs[0], costs[1])
+        decision = Decision(subject, boxes, texts[0], memory, texts[1], (), costs[0], costs[1])
     elif without < inf:
-        decision = Decision(subject, inside, texts[1], outside, texts[0], (), costs[1], costs[0])
+        decision = Decision(subject, memory, texts[1], boxes, texts[0], (), costs[1], costs[0])
     else:
-        refused = (Refusal(outside, "boxes", "no copy engine brings what reads it"),)
-        decision = Decision(subject, inside, texts[1], refused=refused)
+        refused = (Refusal(boxes, "boxes", "no copy engine brings what reads it"),)
+        decision = Decision(subject, memory, texts[1], refused=refused)
     planning.plan.decisions.append(decision)
     return without < with_it
+
+
+def _reads_outside(user: Compute, tensor: Tensor) -> bool:
+    return any(outside(read) for read in user.reads() if read.tensor == tensor)
 
 
 def _cycles(planning: Planning, product: MappedProduct, layout: Packed, boxes: bool) -> float:

@@ -12,7 +12,7 @@ from tilewright.compiler.rows import fill_borders, order_of_result, plan_rows
 from tilewright.compiler.trees import about, cut_of_tree, point_of_tree
 from tilewright.decision import ASKED, Decision
 from tilewright.expr import dtypes
-from tilewright.expr.affine import affine
+from tilewright.expr.affine import affine, bounds
 from tilewright.expr.core import Axis, Compute, Const, Expr, Read, Tensor, static_shape
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.names import claim, unique
@@ -389,16 +389,21 @@ def operand_of(planning: Planning, read: Read) -> Operand:
 
 
 def guard_of(planning: Planning, read: Read) -> Expr | None:
-    """Where a read is inside of a tensor whose border is not in memory; None for any other tensor."""
+    """Where a read is inside of a tensor whose border is not in memory; None for one that is nowhere outside."""
     if read.tensor.name not in planning.unwritten:
         return None
     found: Expr | None = None
-    widths, extents = planning.borders[read.tensor.name].widths, static_shape(read.tensor.shape)
-    for place, (before, after), extent in zip(read.indices, widths, extents, strict=True):
-        if before or after:
-            inside = (place >= 0) & (place < extent)
-            found = inside if found is None else found & inside
+    for place, extent in outside(read):
+        inside = (place >= 0) & (place < extent)
+        found = inside if found is None else found & inside
     return found
+
+
+def outside(read: Read) -> list[tuple[Expr, int]]:
+    """The indices of a read that may lie outside of their dimensions, with the extents of these."""
+    pairs = zip(read.indices, static_shape(read.tensor.shape), strict=True)
+    ranges = [(place, extent, bounds(place)) for place, extent in pairs]
+    return [(place, extent) for place, extent, (low, high) in ranges if low < 0 or high >= extent]
 
 
 def _keeps_order(order: Sequence[int], tensor: Tensor) -> bool:

@@ -129,6 +129,19 @@ def test_results_that_the_next_window_reads_need_no_border() -> None:
     assert not [name for name in made.kernels if "border" in name]
 
 
+def test_readers_inside_of_a_tensor_do_not_want_its_border() -> None:
+    """A residual that is added, and a window of one point with steps, beside a window that reads outside."""
+
+    def build(b: GraphBuilder) -> Tensor:
+        y = elementwise.relu(conv.conv(b.input("x", (2, 32, 8, 8), "f16"), weights(b, (32, 32, 1, 1), known=True)))
+        z = elementwise.binary(conv.conv(y, b.constant(values((32, 32, 3, 3)), "v"), pads=1), y, "add")
+        down = conv.conv(y, b.constant(values((32, 32, 1, 1)), "u"), strides=2)
+        return elementwise.binary(conv.conv(z, b.constant(values((32, 32, 1, 1)), "t"), strides=2), down, "add")
+
+    made = check(build)
+    assert not [name for name in made.kernels if "border" in name]
+
+
 @pytest.mark.parametrize(
     ("settings", "options", "reason"),
     [
