@@ -29,7 +29,7 @@ ORDERED = True
 TRANSPOSED_COPIES = True
 
 
-def leave_border(planning: Planning, tensor: Tensor, order: Sequence[int]) -> bool:
+def leave_border(planning: Planning, tensor: Tensor, order: Sequence[int], machine: Cpu) -> bool:
     """No: vectors are loaded without masks."""
     return False
 

@@ -10,6 +10,7 @@ from tilewright.compiler.gpu_relayouts import second_factors
 from tilewright.compiler.planning import Planning
 from tilewright.compiler.products import guard_of, outside, unit_loops
 from tilewright.decision import Cost, Decision, Refusal
+from tilewright.expr import dtypes
 from tilewright.expr.core import Compute, Read, Tensor, static_shape
 from tilewright.expr.rewrite import substitute
 from tilewright.instruction.products import MappedProduct
@@ -18,17 +19,17 @@ from tilewright.layouts.copy_engine import UNITS
 from tilewright.machine.description import Gpu
 from tilewright.operator.flatten import address
 from tilewright.operator.product_loops import merge_product_loops
+from tilewright.operator.rules.gpu_product import loops_of_bulk_copies
 from tilewright.tiles.product import Operand, flat_product
 
 
-def leave_border(planning: Planning, tensor: Tensor, order: Sequence[int]) -> bool:
+def leave_border(planning: Planning, tensor: Tensor, order: Sequence[int], machine: Gpu) -> bool:
     """Whether a border of zeros that only products read takes fewer cycles as what their boxes have outside.
 
     Others that read the tensor do so inside of its shape.
     Of a border in memory, kernels that write it are counted, one for each dimension.
     """
-    machine, border = planning.machine, planning.borders[tensor.name]
-    assert isinstance(machine, Gpu)
+    border = planning.borders[tensor.name]
     if border.value.value != 0 or not machine.features >= UNITS or tensor.name in planning.views:
         return False
     readers = [user for user in planning.users.get(tensor.name, ()) if _reads_outside(user, tensor)]
@@ -38,10 +39,10 @@ def leave_border(planning: Planning, tensor: Tensor, order: Sequence[int]) -> bo
     shape = static_shape(tensor.shape)
     bare, bordered = permuted(shape, order, None), permuted(shape, order, border.widths)
     planning.unwritten.add(tensor.name)
-    without = sum(_cycles(planning, each, bare, True) for each in products if each is not None)
+    without = sum(_cycles(planning, each, bare, machine, boxes=True) for each in products if each is not None)
     planning.unwritten.discard(tensor.name)
     launches = sum(1 for before, after in border.widths if before or after)
-    with_it = sum(_cycles(planning, each, bordered, False) for each in products if each is not None)
+    with_it = sum(_cycles(planning, each, bordered, machine) for each in products if each is not None)
     with_it += launches * (machine.launch_seconds * machine.clock_hz + machine.copy_cycles)
     subject, boxes, memory = f"border of {tensor.name}", "zeros outside of boxes", "in memory"
     texts = f"{without:.0f} predicted cycles of what reads it", f"{with_it:.0f} cycles with {launches} kernels for it"
@@ -61,7 +62,7 @@ def _reads_outside(user: Compute, tensor: Tensor) -> bool:
     return any(outside(read) for read in user.reads() if read.tensor == tensor)
 
 
-def _cycles(planning: Planning, product: MappedProduct, layout: Packed, boxes: bool) -> float:
+def _cycles(planning: Planning, product: MappedProduct, layout: Packed, machine: Gpu, boxes: bool = False) -> float:
     """Of a product that reads its first factor in a layout; with `boxes` infinite where no copy engine brings it."""
     node, unit = product.compute, unit_loops(product.compute)
     read = substitute(product.a, unit)
@@ -73,11 +74,13 @@ def _cycles(planning: Planning, product: MappedProduct, layout: Packed, boxes: b
     loops = product.outer, product.rows, product.columns, product.depth
 
     def cycles(one: Operand, other: Operand) -> float:
-        work = flat_product(*loops, one, other, total, Read(total, ()), target, index)
-        found = tile_of_product(planning, product, merge_product_loops(work), node.output.dtype, lambda ranking: None)
+        work = merge_product_loops(flat_product(*loops, one, other, total, Read(total, ()), target, index))
+        if boxes and loops_of_bulk_copies(work, dtypes.size_bytes(read.dtype))[0] is None:
+            return inf
+        found = tile_of_product(planning, machine, product, work, node.output.dtype, lambda ranking: None)
         return inf if boxes and not found.bulk else found.cycles
 
-    factors = second_factors(planning, product)
+    factors = second_factors(planning, product, machine)
     return min((cycles(a, each.operand) + each.cycles for each in factors), default=inf)
 
 

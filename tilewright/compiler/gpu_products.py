@@ -57,12 +57,12 @@ def plan_product(planning: Planning, group: Group, machine: Gpu) -> None:
             work = work_of(planning, group, result.output, product, product.depth, *factors)
             choose = planning.choose.tile
             tiles[factors] = tile_of_product(
-                planning, product, merge_product_loops(work), result.output.dtype,
+                planning, machine, product, merge_product_loops(work), result.output.dtype,
                 lambda ranking: choose(ranking, node.name),
             )  # fmt: skip
         return tiles[factors]
 
-    *factors, moved = choose_factors(planning, product, *where, lambda *each: tile_of(*each).cycles)
+    *factors, moved = choose_factors(planning, machine, product, *where, lambda *each: tile_of(*each).cycles)
     if moved is not None:
         plan.decisions.append(moved)
     _place(planning, product, factors)
@@ -101,12 +101,11 @@ class BlockTile:
 
 
 def tile_of_product(
-    planning: Planning, product: MappedProduct, work: Product, result: str,
+    planning: Planning, machine: Gpu, product: MappedProduct, work: Product, result: str,
     choose: Callable[[Ranking], Candidate | None],
 ) -> BlockTile:  # fmt: skip
     """The tile of a block for a product of these operands; `choose` is asked first."""
-    options, machine, records = planning.options, planning.machine, planning.intrinsics
-    assert isinstance(machine, Gpu)
+    options, records = planning.options, planning.intrinsics
     threads = loops_of_threads(work)
     size = dtypes.size_bytes(product.a.dtype)
     boxes, no_boxes = loops_of_bulk_copies(work, size)
@@ -115,7 +114,7 @@ def tile_of_product(
     shape, decision = block_shape(
         product, machine, input_precision=options.input_precision, intrinsics=records, off=options.disable,
         no_bulk_copies=no_boxes, result=result, choose=choose, route=options.mma, cluster=options.cluster,
-        reading=reading,
+        reading=reading, known=planning.tiles,
     )  # fmt: skip
     bulk = shape.intrinsic in records and is_warpgroup(records.find(shape.intrinsic))
     return BlockTile(work, shape, decision, boxes if bulk and boxes is not None else threads, bulk)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product as combinations
+from math import inf
 
 from tilewright.compiler.packed import place_relayout
 from tilewright.compiler.planning import Planning
@@ -69,7 +70,12 @@ class Factor:
 
 
 def choose_factors(
-    planning: Planning, product: MappedProduct, a: Operand, b: Operand, cycles: Callable[[Operand, Operand], float]
+    planning: Planning,
+    machine: Gpu,
+    product: MappedProduct,
+    a: Operand,
+    b: Operand,
+    cycles: Callable[[Operand, Operand], float],
 ) -> tuple[Factor, Factor, Decision | None]:
     """Each factor where it is or as a copy, whatever takes the fewest predicted cycles with the copies; says why.
 
@@ -77,13 +83,15 @@ def choose_factors(
     that the copy would put there, is worth looking at.
     """
     reads = (product.a, a), (product.b, b)
-    options = [[Factor(read, operand), *_copies(planning, product, read, operand)] for read, operand in reads]
+    options = [[Factor(read, operand), *_copies(planning, machine, product, read, operand)] for read, operand in reads]
     pairs = [(one, other) for one, other in combinations(*options)]
     if len(pairs) == 1:
         return (*pairs[0], None)
     prices = [cycles(one.operand, other.operand) + one.cycles + other.cycles for one, other in pairs]
     ranked = sorted(range(len(pairs)), key=lambda number: prices[number])
     best, second = ranked[:2]
+    if prices[second] == inf:  # multiply-adds have no price
+        return (*pairs[0 if prices[best] == inf else best], None)
     decision = Decision(
         f"factors of {product.compute.name}", _text(pairs[best]), f"{prices[best]:.0f} predicted cycles with copies",
         _text(pairs[second]), f"{prices[second]:.0f} cycles", (), Cost(cycles=prices[best]),
@@ -99,7 +107,7 @@ def _text(factors: Sequence[Factor]) -> str:
     )
 
 
-def _copies(planning: Planning, product: MappedProduct, read: Read, operand: Operand) -> Iterator[Factor]:
+def _copies(planning: Planning, machine: Gpu, product: MappedProduct, read: Read, operand: Operand) -> Iterator[Factor]:
     """The factor as a copy with neighbours along a sum, if it is no constant and threads would copy single elements."""
     tiled, size = (*(product.rows if read == product.a else (product.columns,)), *product.depth), dtypes.size_bytes
     stays = read.tensor.name in planning.constants or operand.guard is not None
@@ -111,16 +119,16 @@ def _copies(planning: Planning, product: MappedProduct, read: Read, operand: Ope
     source, order, places = _ordered(_without_unit_loops(product, read), near)
     relayout = packed(source, order)
     reason = f"no loop walks neighbours of {read.tensor.name}"
-    made = Relayout(relayout, order, source, relayout.output[places], reason, _copy_cycles(planning, relayout))
+    made = Relayout(relayout, order, source, relayout.output[places], reason, _copy_cycles(planning, machine, relayout))
     yield Factor(read, made.operand, made)
 
 
-def second_factors(planning: Planning, product: MappedProduct) -> list[Factor]:
+def second_factors(planning: Planning, product: MappedProduct, machine: Gpu) -> list[Factor]:
     """The second factor where it is stored and as a copy; what is not stored yet as it will be laid out at no cost."""
     read = _without_unit_loops(product, product.b)
     if read.tensor.name in planning.plan.stored and read.tensor.name not in planning.constants:
         operand = operand_of(planning, read)
-        return [Factor(product.b, operand), *_copies(planning, product, product.b, operand)]
+        return [Factor(product.b, operand), *_copies(planning, machine, product, product.b, operand)]
     near = _neighbours(product)
     if near is None:
         return []
@@ -171,10 +179,8 @@ def _ordered(read: Read, near: Axis) -> tuple[Read, Order, tuple[Expr, ...]]:
     return whole, order, order.places(dict(zip(names, read.indices, strict=True)))
 
 
-def _copy_cycles(planning: Planning, relayout: Compute) -> float:
+def _copy_cycles(planning: Planning, machine: Gpu, relayout: Compute) -> float:
     """Of the kernel of a copy, with its launch."""
-    machine = planning.machine
-    assert isinstance(machine, Gpu)
     statements = statements_of(planning, relayout, row_major(tuple(int(each) for each in relayout.output.shape)))  # type: ignore[arg-type]
     _, decision = schedule_statements(statements, machine, planning.threads, relayout.name)
     assert decision.cost is not None, "kernels of blocks have a model"

@@ -47,7 +47,7 @@ from tilewright.tiles.notation import print_tree
 from tilewright.tiles.tree import to_json
 
 if TYPE_CHECKING:
-    from tilewright.instruction.block_tiles import Candidate, Ranking
+    from tilewright.instruction.block_tiles import BlockProblem, Candidate, Ranking
 
 
 @dataclass(frozen=True)
@@ -196,6 +196,7 @@ class Planning:
         self.threads = threads
         self.trees = GivenTrees(options.trees)
         self.borders = dict(rewritten.borders)
+        self.tiles: dict[BlockProblem, Ranking] = {}  # of products of blocks, by the problem
         self.unwritten: set[str] = set()  # tensors whose border is nowhere in memory: readers know what it holds
         self.kernel_names: set[str] = set()
         self._names = {name for each in (graph, rewritten.graph) for name in (*each.tensors(), *each.all_constants())}
@@ -246,7 +247,7 @@ class Planning:
             together = self.views[tensor.name].grouped(order)
             order = together if together[-1] == order[-1] else order
         border = self.borders.get(tensor.name)
-        if border is not None and self.rules.leave_border(self, tensor, order):
+        if border is not None and self.rules.leave_border(self, tensor, order, self.machine):
             self.unwritten.add(tensor.name)
             border = None
         self.place(tensor, permuted(shape, order, border.widths if border else None), "arena")

@@ -48,7 +48,7 @@ class Rules(Protocol):
     def TRANSPOSED_COPIES(self) -> bool:  # noqa: N802
         """Whether a map that writes along another loop than it reads takes two kernels, the second a copy."""
 
-    def leave_border(self, planning: Planning, tensor: Tensor, order: Sequence[int]) -> bool:
+    def leave_border(self, planning: Planning, tensor: Tensor, order: Sequence[int], machine: Any) -> bool:
         """Whether the border of a tensor stored in `order` need not be in memory; adds a decision where it may not."""
 
     def records(self, machine: Any) -> Registry:

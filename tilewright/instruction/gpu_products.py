@@ -134,7 +134,7 @@ def block_shape(
     product: MappedProduct, machine: Gpu, *, input_precision: str = "ieee", intrinsics: Registry | None = None,
     off: Collection[str] = (), no_bulk_copies: str = "", result: str = "",
     choose: Callable[[Ranking], Candidate | None] = lambda ranking: None, route: str = "auto", cluster: int = 1,
-    reading: Reading | None = None,
+    reading: Reading | None = None, known: dict[BlockProblem, Ranking] | None = None,
 ) -> tuple[BlockShape, Decision]:  # fmt: skip
     """The tile of a block for a product: the cheapest of `block_candidates`; without one, for multiply-adds.
 
@@ -146,7 +146,7 @@ def block_shape(
     a, b, c = _types(product)
     found, deductions = block_candidates(
         product, machine, input_precision=input_precision, intrinsics=intrinsics, off=off,
-        no_bulk_copies=no_bulk_copies, result=result, route=route, reading=reading,
+        no_bulk_copies=no_bulk_copies, result=result, route=route, reading=reading, known=known,
     )  # fmt: skip
     by_route = "" if route == "auto" else f" by {route}"
     what = f"{m}x{n}x{k} {a},{b}->{c}{by_route}"
@@ -196,14 +196,15 @@ def _alone(tile: Candidate, sizes: tuple[int, int], cluster: int, machine: Gpu, 
 def block_candidates(
     product: MappedProduct, machine: Gpu, *, input_precision: str = "ieee", intrinsics: Registry | None = None,
     off: Collection[str] = (), no_bulk_copies: str = "", result: str = "", route: str = "auto",
-    reading: Reading | None = None,
+    reading: Reading | None = None, known: dict[BlockProblem, Ranking] | None = None,
 ) -> tuple[Ranking, tuple[Refusal, ...]]:  # fmt: skip
     """Every tile that a block may have on a matrix instruction, cheapest first, and why none was deduced.
 
     `off` names passes that are left out, `no_bulk_copies` says why the copy engine cannot move an operand, `result` is
     the type in which the result is stored (default: that of the sums). `route` is a value of `Options.mma`; "auto"
     takes instructions of unspecified fragment layouts only where there are no others. `input_precision` is that of
-    `Options`, `reading` that of `BlockProblem`.
+    `Options`, `reading` that of `BlockProblem`. `known` has what was
+    found before with the same machine, passes and route, and gets what is found now.
     """
     target, mma = mma_target(machine, intrinsics), _problem(product, input_precision != "ieee")
     m, n, k = product.sizes
@@ -229,7 +230,10 @@ def block_candidates(
     batches, reading = iterations(product.outer), reading or Reading()
     problem = BlockProblem(m, n, k, batches, mma, result_bytes, no_bulk_copies, input_precision, reading)
     refusals = tuple(Refusal(path, str(reason)) for path, reason in deduction.refusals)
-    return rank(problem, machine, records, deduced, frozenset(off)), refusals
+    known = {} if known is None else known
+    if problem not in known:
+        known[problem] = rank(problem, machine, records, deduced, frozenset(off))
+    return known[problem], refusals
 
 
 def _problem(product: MappedProduct, tf32: bool = False) -> MmaProblem:

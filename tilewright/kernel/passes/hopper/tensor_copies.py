@@ -59,7 +59,7 @@ class TensorCopiesPass(ModulePass):
     Legal for 16-bit floats with sums in f32, for f32 read as tf32 and bytes where both operands lie along k, tiles of
     64 rows at least, whose loads have no other use and no mask, of memory that the kernel does not write, in rows of a
     multiple of 16 bytes. Bounds are those of the tensor; a load without them must be seen not to run over the end of a
-    row. A tile of several dimensions that a reshape makes a matrix is a box of as many; a load of a box is one as it is.
+    row. A tile of several dimensions that a reshape makes a matrix is a box of as many, as is a load of a box.
     For machines with the units tma, mbarrier and wgmma.
     Where a kernel says how its `warps` are distributed, an instruction of one warp is kept, and one of four is taken
     with these warps if they fit; else it is the widest, with warps distributed so that a thread has 128 sums at most.
