@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tilewright.compiler.cpu_rows import add_rows, row_cycles
 from tilewright.compiler.ordered import plan_ordered
 from tilewright.compiler.planning import Planning
 from tilewright.compiler.products import plan_product
+from tilewright.expr.core import Tensor
 from tilewright.expr.graph import Graph
 from tilewright.instruction.cpu_products import CpuProducts
 from tilewright.intrinsics.registry import Registry, catalogue
@@ -19,12 +21,17 @@ if TYPE_CHECKING:
     from tilewright.compiler.search import Searched
 
 __all__ = [
-    "ORDERED", "TRANSPOSED_COPIES", "add_rows", "mappings", "plan_ordered", "plan_product", "records", "row_cycles",
-    "schedule_rows", "search_products",
+    "ORDERED", "TRANSPOSED_COPIES", "add_rows", "leave_border", "mappings", "plan_ordered", "plan_product", "records",
+    "row_cycles", "schedule_rows", "search_products",
 ]  # fmt: skip
 
 ORDERED = True
 TRANSPOSED_COPIES = True
+
+
+def leave_border(planning: Planning, tensor: Tensor, order: Sequence[int], machine: Cpu) -> bool:
+    """No: vectors are loaded without masks."""
+    return False
 
 
 def records(machine: Cpu) -> Registry:

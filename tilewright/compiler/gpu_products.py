@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import inf
 
+from tilewright.compiler.gpu_relayouts import Factor, choose_factors, is_scattered
 from tilewright.compiler.packed import place_relayout
 from tilewright.compiler.planning import Planning, Stored, points
-from tilewright.compiler.products import work_of
+from tilewright.compiler.products import operand_of, work_of
 from tilewright.compiler.rows import fill_borders
+from tilewright.dataclass import dataclass
+from tilewright.decision import Decision
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
+from tilewright.expr.core import Read
 from tilewright.expr.rewrite import transform
 from tilewright.graph.groups import Group
+from tilewright.instruction.block_tiles import Candidate, Ranking, Reading, is_warpgroup
 from tilewright.instruction.gpu_products import block_shape
 from tilewright.instruction.panels import with_last
 from tilewright.instruction.products import MappedProduct, walked_dimension
@@ -20,13 +27,20 @@ from tilewright.machine.description import Gpu
 from tilewright.operator.block_tree import block_tree
 from tilewright.operator.flatten import address
 from tilewright.operator.product_loops import merge_product_loops
-from tilewright.operator.rules.gpu_product import loaded, no_bulk_copies, schedule_blocks
-from tilewright.tiles.product import Operand
+from tilewright.operator.rules.gpu_product import (
+    BlockShape,
+    TileLoops,
+    loaded,
+    loops_of_bulk_copies,
+    loops_of_threads,
+    schedule_blocks,
+)
+from tilewright.tiles.product import Operand, Product
 
 
 def plan_product(planning: Planning, group: Group, machine: Gpu) -> None:
     """Place the result of a product with its epilogue, and add its kernel."""
-    plan, options = planning.plan, planning.options
+    plan = planning.plan
     node, result = group.main, group.nodes[-1]
     product, decision = planning.find_product(node)
     assert product is not None
@@ -36,21 +50,30 @@ def plan_product(planning: Planning, group: Group, machine: Gpu) -> None:
     planning.place_result(result.output, [d for d in range(len(node.axes)) if d != n_dim] + [n_dim])
     fill_borders(planning, group.stored)
     b = _factor(planning, product)
-    factor = Operand(b.flat, address(b.layout, product.b.indices))
-    work = merge_product_loops(work_of(planning, group, result.output, product, product.depth, product.a, factor))
-    element_bytes = dtypes.size_bytes(product.a.dtype)
-    shape, chosen = block_shape(
-        product, machine, input_precision=options.input_precision, intrinsics=planning.intrinsics, off=options.disable,
-        no_bulk_copies=no_bulk_copies(work, element_bytes), loaded=loaded(work, element_bytes),
-        result=result.output.dtype,
-        choose=lambda ranking: planning.choose.tile(ranking, node.name), route=options.mma,
-        cluster=options.cluster, known=planning.rankings,
-    )  # fmt: skip
+    where = operand_of(planning, product.a), Operand(b.flat, address(b.layout, product.b.indices))
+    tiles: dict[tuple[Operand, ...], BlockTile] = {}
+
+    def tile_of(*factors: Operand) -> BlockTile:
+        if factors not in tiles:
+            work = work_of(planning, group, result.output, product, product.depth, *factors)
+            choose = planning.choose.tile
+            tiles[factors] = tile_of_product(
+                planning, machine, product, merge_product_loops(work), result.output.dtype,
+                lambda ranking: choose(ranking, node.name),
+            )  # fmt: skip
+        return tiles[factors]
+
+    *factors, moved = choose_factors(planning, machine, product, *where, lambda *each: tile_of(*each).cycles)
+    if moved is not None:
+        plan.decisions.append(moved)
+    _place(planning, product, factors)
+    chosen = tile_of(*(each.operand for each in factors))
+    work, shape = chosen.work, chosen.shape
     records = planning.intrinsics
     running = product.on(records.find(shape.intrinsic)) if shape.intrinsic in records else product  # multiply-adds
     plan.decisions[position:position] = [replace(decision, chosen=str(running))]
-    plan.decisions.append(chosen)
-    kernel, divided = schedule_blocks(work, shape, group.kernel)
+    plan.decisions.append(chosen.decision)
+    kernel, divided = schedule_blocks(work, shape, group.kernel, chosen.loops)
     plan.decisions.append(divided)
     name = planning.name_kernel(group.kernel)
     planning.add_scheduled(name, kernel, divided, (result.output.name,), 2 * points(node))
@@ -59,6 +82,66 @@ def plan_product(planning: Planning, group: Group, machine: Gpu) -> None:
         "block": [shape.m, shape.n, shape.k], "warps": list(shape.warps), "stages": shape.stages,
         "splits": shape.splits, "cluster": shape.cluster, "schedule": {"tile": block_tree(kernel).points},
     }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BlockTile:
+    """The tile of a block for a product of operands, the loops that it has points of, and whether boxes bring it."""
+
+    work: Product
+    shape: BlockShape
+    decision: Decision
+    loops: TileLoops
+    bulk: bool
+
+    @property
+    def cycles(self) -> float:
+        """Predicted; infinite for multiply-adds, which have no price."""
+        cost = self.decision.cost
+        return inf if cost is None or cost.cycles is None else cost.cycles
+
+
+def tile_of_product(
+    planning: Planning, machine: Gpu, product: MappedProduct, work: Product, result: str,
+    choose: Callable[[Ranking], Candidate | None],
+) -> BlockTile:  # fmt: skip
+    """The tile of a block for a product of these operands; `choose` is asked first."""
+    options, records = planning.options, planning.intrinsics
+    threads = loops_of_threads(work)
+    size = dtypes.size_bytes(product.a.dtype)
+    boxes, no_boxes = loops_of_bulk_copies(work, size)
+    distinct = work.a.tensor.size + work.b.tensor.size
+    reading = Reading((threads, boxes), _scattered(work, size), work.a.guard is not None, distinct, loaded(work, size))
+    shape, decision = block_shape(
+        product, machine, input_precision=options.input_precision, intrinsics=records, off=options.disable,
+        no_bulk_copies=no_boxes, result=result, choose=choose, route=options.mma, cluster=options.cluster,
+        reading=reading, known=planning.rankings,
+    )  # fmt: skip
+    bulk = shape.intrinsic in records and is_warpgroup(records.find(shape.intrinsic))
+    return BlockTile(work, shape, decision, boxes if bulk and boxes is not None else threads, bulk)
+
+
+def _scattered(work: Product, element_bytes: int) -> tuple[bool, bool]:
+    """Of both operands, whether copies of their tiles by threads bring single elements, under masks of their own."""
+    first, second = (
+        each.guard is not None or is_scattered(each, (*outside, *work.depth), element_bytes)
+        for each, outside in ((work.a, work.rows), (work.b, (work.columns,)))
+    )
+    return first, second
+
+
+def _place(planning: Planning, product: MappedProduct, factors: Sequence[Factor]) -> None:
+    """Store what is copied, before the kernel of the product; the mapped graph has the copies as nodes."""
+    made = [(each.relayout, each.read) for each in factors if each.relayout is not None]
+    if not made:
+        return
+    *before, node = planning.plan.mapped.get(product.compute.name, (product.compute,))
+    for factor in factors:
+        factor.placed(planning)
+    instead = {read: relayout.moved for relayout, read in made}
+    body = transform(node.body, lambda each: instead.get(each) if isinstance(each, Read) else None)
+    copies = [relayout.compute for relayout, _ in made]
+    planning.plan.mapped[product.compute.name] = (*before, *copies, replace(node, body=body))
 
 
 def _factor(planning: Planning, product: MappedProduct) -> Stored:

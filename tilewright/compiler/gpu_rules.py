@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
+from tilewright.compiler.gpu_borders import leave_border
 from tilewright.compiler.gpu_products import plan_product
 from tilewright.compiler.gpu_rows import add_rows, row_cycles, schedule_rows
 from tilewright.compiler.planning import Planning
@@ -16,8 +17,8 @@ from tilewright.machine.description import Gpu
 from tilewright.options import Options
 
 __all__ = [
-    "ORDERED", "TRANSPOSED_COPIES", "add_rows", "mappings", "plan_ordered", "plan_product", "records", "row_cycles",
-    "schedule_rows", "search_products",
+    "ORDERED", "TRANSPOSED_COPIES", "add_rows", "leave_border", "mappings", "plan_ordered", "plan_product", "records",
+    "row_cycles", "schedule_rows", "search_products",
 ]  # fmt: skip
 
 ORDERED = False

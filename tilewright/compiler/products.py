@@ -12,7 +12,7 @@ from tilewright.compiler.rows import fill_borders, order_of_result, plan_rows
 from tilewright.compiler.trees import about, cut_of_tree, point_of_tree
 from tilewright.decision import ASKED, Decision
 from tilewright.expr import dtypes
-from tilewright.expr.affine import affine
+from tilewright.expr.affine import affine, bounds
 from tilewright.expr.core import Axis, Compute, Const, Expr, Read, Tensor, static_shape
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.names import claim, unique
@@ -272,7 +272,8 @@ class _Product:
         """The product that reads its vector operand at `b`, an address over the node's loops."""
         product = self.product
         ends = {product.columns.name: packs, self.depth[-1].name: packs and self.whole_groups}
-        work = work_of(self.planning, self.group, self.target, product, self.depth, self.a, b)
+        a = operand_of(self.planning, self.a)
+        work = work_of(self.planning, self.group, self.target, product, self.depth, a, b)
         how = replace(
             work.mapping,
             intrinsic=product.instruction,
@@ -341,7 +342,7 @@ class _Product:
     def _packed_operand(self, width: int, block: int) -> Operand:
         """b in panels as wide as the register tile."""
         order = panels(self.product, self._sums(), width, block)
-        read = substitute(self.product.b, _unit_loops(self.node))
+        read = substitute(self.product.b, unit_loops(self.node))
         assert isinstance(read, Read)
         relayout, stored = self._relaid(read, order, "panels of the register tile")
         self.packed[self.product.b] = relayout.output[order.places()]
@@ -358,7 +359,7 @@ class _Product:
 
 
 def work_of(
-    planning: Planning, group: Group, target: Tensor, product: MappedProduct, depth: tuple[Axis, ...], a: Read,
+    planning: Planning, group: Group, target: Tensor, product: MappedProduct, depth: tuple[Axis, ...], a: Operand,
     b: Operand,
 ) -> Product:  # fmt: skip
     """A product with its epilogue, over storage: `target` is written, `a` and `b` are read, `depth` is summed."""
@@ -368,16 +369,41 @@ def work_of(
     if result is not node:
         renamed: dict[Axis, Expr] = dict(zip(result.axes, node.axes, strict=True))
         epilogue = planning.flat(substitute(result.body, renamed), {node.name})
-    stored = planning.stored(a.tensor)
-    unit = _unit_loops(node)
+    unit = unit_loops(node)
     index = substitute(address(planning.layout(target), node.axes), unit)
     form = affine(index)
     assert form is not None
     rows = tuple(sorted(product.rows, key=lambda axis: -(form.coefficient(axis) or 1 << 62)))
-    factor = Operand(stored.flat, substitute(address(stored.layout, a.indices), unit))
-    other = Operand(b.tensor, substitute(b.index, unit))
+    guards = [None if each.guard is None else substitute(each.guard, unit) for each in (a, b)]
+    factor, other = (
+        Operand(each.tensor, substitute(each.index, unit), guard) for each, guard in zip((a, b), guards, strict=True)
+    )
     loops = product.outer, rows, product.columns, depth
     return flat_product(*loops, factor, other, total, substitute(epilogue, unit), target, index)
+
+
+def operand_of(planning: Planning, read: Read) -> Operand:
+    """A factor where it is stored."""
+    stored = planning.stored(read.tensor)
+    return Operand(stored.flat, address(stored.layout, read.indices), guard_of(planning, read))
+
+
+def guard_of(planning: Planning, read: Read) -> Expr | None:
+    """Where a read is inside of a tensor whose border is not in memory; None for one that is nowhere outside."""
+    if read.tensor.name not in planning.unwritten:
+        return None
+    found: Expr | None = None
+    for place, extent in outside(read):
+        inside = (place >= 0) & (place < extent)
+        found = inside if found is None else found & inside
+    return found
+
+
+def outside(read: Read) -> list[tuple[Expr, int]]:
+    """The indices of a read that may lie outside of their dimensions, with the extents of these."""
+    pairs = zip(read.indices, static_shape(read.tensor.shape), strict=True)
+    ranges = [(place, extent, bounds(place)) for place, extent in pairs]
+    return [(place, extent) for place, extent, (low, high) in ranges if low < 0 or high >= extent]
 
 
 def _keeps_order(order: Sequence[int], tensor: Tensor) -> bool:
@@ -386,6 +412,6 @@ def _keeps_order(order: Sequence[int], tensor: Tensor) -> bool:
     return [d for d in order if shape[d] != 1] == [d for d in range(len(shape)) if shape[d] != 1]
 
 
-def _unit_loops(node: Compute) -> dict[Axis, Expr]:
+def unit_loops(node: Compute) -> dict[Axis, Expr]:
     """Loops of extent 1 are index 0."""
     return {axis: Const(0, INDEX) for axis in node.loops if axis.extent == 1}

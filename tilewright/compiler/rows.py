@@ -16,6 +16,7 @@ from tilewright.expr.ordered import Ordered
 from tilewright.expr.rewrite import copy_of, substitute
 from tilewright.graph.groups import Group
 from tilewright.instruction.products import decide_lanes, walked_dimension
+from tilewright.layouts import Packed
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.operator.flatten import address, guarded, storage_loops
 from tilewright.operator.loop_partition import SMALLEST_POINTS
@@ -77,10 +78,9 @@ def _write_and_transpose(planning: Planning, node: Compute, kernel: str) -> None
 def write_rows(planning: Planning, group: Group) -> None:
     """Add the kernel of a group whose results are placed."""
     if len(group.nodes) == 1:
-        statements = _single_statement(planning, group.main)
+        statements = statements_of(planning, group.main, planning.plan.stored[group.main.name].layout)
     else:
-        statements = _group_statements(planning, group)
-    statements = by_stride(fuse_loops(drop_unit_loops(statements)))
+        statements = by_stride(fuse_loops(drop_unit_loops(_group_statements(planning, group))))
     flops = sum(_operations(node.body) * points(node) for node in group.nodes)
     planning.rules.add_rows(planning, group, statements, flops, planning.machine)
 
@@ -119,9 +119,13 @@ def fill_borders(planning: Planning, names: Sequence[str]) -> None:
 # Statements -----------------------------------------------------------------------------------------------------------
 
 
-def _single_statement(planning: Planning, node: Compute) -> Statements:
+def statements_of(planning: Planning, node: Compute, layout: Packed) -> Statements:
+    """A compute that is stored in a layout."""
+    return by_stride(fuse_loops(drop_unit_loops(_single_statement(planning, node, layout))))
+
+
+def _single_statement(planning: Planning, node: Compute, layout: Packed) -> Statements:
     """One compute over the digits of its storage, so that panels too are written in the order of memory."""
-    layout = planning.plan.stored[node.name].layout
     replaced, outer, condition = storage_loops(node, layout)
     body = planning.flat(guarded(node.body, condition, replaced), {node.name})
     index = address(layout, tuple(substitute(axis, replaced) for axis in node.axes))

@@ -8,7 +8,7 @@ An entry is imported when it is used: a product for a CPU needs no module of GPU
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tilewright.compiler.program import Placement
     from tilewright.compiler.search import Searched
     from tilewright.decision import Decision
+    from tilewright.expr.core import Tensor
     from tilewright.expr.graph import Graph
     from tilewright.graph.groups import Group
     from tilewright.instruction.products import Target as ProductTarget
@@ -46,6 +47,9 @@ class Rules(Protocol):
     @property
     def TRANSPOSED_COPIES(self) -> bool:  # noqa: N802
         """Whether a map that writes along another loop than it reads takes two kernels, the second a copy."""
+
+    def leave_border(self, planning: Planning, tensor: Tensor, order: Sequence[int], machine: Any) -> bool:
+        """Whether the border of a tensor stored in `order` need not be in memory; adds a decision where it may not."""
 
     def records(self, machine: Any) -> Registry:
         """The records of intrinsics that a plan may use where the user gives none."""

@@ -9,7 +9,7 @@ cycles.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import cache
 from math import ceil, prod
 
@@ -23,7 +23,7 @@ from tilewright.layouts.access import SECTOR_BYTES
 from tilewright.layouts.bits import power_from
 from tilewright.layouts.copy_engine import FRAGMENT_BYTES, UNITS
 from tilewright.machine.description import Gpu
-from tilewright.operator.rules.gpu_product import BlockShape
+from tilewright.operator.rules.gpu_product import BlockShape, TileLoops
 
 # What instructions and passes have.
 WARPS = GROUP_LANES["warpgroup128"] // GROUP_LANES["warp32"]  # of a group that computes a product together
@@ -57,6 +57,24 @@ ROW_BYTES = 128
 
 
 @dataclass(frozen=True)
+class Reading:
+    """How tiles of the operands of a product are read.
+
+    `loops` are those that tiles have points of, where threads copy operands and where the copy engine does; None stands
+    for one loop of all m rows and one of all k. `scattered` says of a and b whether threads would copy single elements.
+    With `outside` an operand is 0 outside of its shape, as boxes are and other loads only under a mask. `distinct` is
+    the number of elements of both operands together, where a product takes some of them several times; 0 where not.
+    `loaded` says of a and b whether threads load them into registers on their way to shared memory.
+    """
+
+    loops: tuple[TileLoops | None, TileLoops | None] = (None, None)
+    scattered: tuple[bool, bool] = (False, False)
+    outside: bool = False
+    distinct: int = 0
+    loaded: tuple[bool, bool] = (False, False)
+
+
+@dataclass(frozen=True)
 class BlockProblem:
     """A product for blocks: sizes, how often it is done, types, and the bytes of an element of the stored result.
 
@@ -71,8 +89,19 @@ class BlockProblem:
     mma: MmaProblem
     result_bytes: int
     no_bulk_copies: str = ""
-    loaded: tuple[bool, bool] = (False, False)
     input_precision: str = "ieee"
+    reading: Reading = field(default_factory=Reading)
+
+    def tiles(self, shape: BlockShape, record: Intrinsic) -> int:
+        """Tiles of the result."""
+        loops = self.reading.loops[is_warpgroup(record)]
+        rows = -(-self.m // shape.m) if loops is None else loops.row_tiles(shape.m)
+        return self.batches * rows * -(-self.n // shape.n)
+
+    def slices(self, shape: BlockShape, record: Intrinsic) -> int:
+        """Slices of k."""
+        loops = self.reading.loops[is_warpgroup(record)]
+        return -(-self.k // shape.k) if loops is None else loops.k_tiles(shape.k)
 
     @property
     def operand_bytes(self) -> int:
@@ -145,7 +174,8 @@ def rank(
     by_name = {record.name: record for record in records}
     generated = ((shape, by_name[shape.intrinsic]) for shape in _shapes(problem, records))
     for shape, record in (*deduced, *generated):
-        rule = None if (shape, record) in deduced else _refuse(shape, record, problem, machine, off)
+        known = (shape, record) in deduced and not problem.reading.outside
+        rule = None if known else _refuse(shape, record, problem, machine, off)
         if rule is not None:
             made = _candidate(replace(shape, stages=FEWEST_STAGES), record, problem, machine)
             refused.append((price.of(made), replace(rule, candidate=str(made))))
@@ -230,8 +260,7 @@ def _staged(
 
     A circular buffer takes what memory there is; where threads copy, several blocks may share it: 3 stages at first.
     """
-    slices = -(-problem.k // shape.k)
-    tiles = problem.batches * -(-problem.m // shape.m) * -(-problem.n // shape.n)
+    slices, tiles = problem.slices(shape, record), problem.tiles(shape, record)
     splits = [1]
     while not whole and tiles * splits[-1] < machine.multiprocessors and 2 * splits[-1] <= min(slices, MOST_SPLITS):
         splits.append(2 * splits[-1])
@@ -246,7 +275,7 @@ def _staged(
 def _deepened(best: Candidate, problem: BlockProblem, machine: Gpu) -> Iterator[Candidate]:
     """A candidate with other numbers of stages."""
     shape, record = best.shape, best.record
-    trips = ceil(ceil(problem.k / shape.k) / shape.splits)
+    trips = ceil(problem.slices(shape, record) / shape.splits)
     for stages in _stages(shape, record, problem, machine, trips):
         yield _candidate(replace(shape, stages=stages), record, problem, machine)
 
@@ -262,10 +291,9 @@ def _stages(shape: BlockShape, record: Intrinsic, problem: BlockProblem, machine
 
 
 def _candidate(shape: BlockShape, record: Intrinsic, problem: BlockProblem, machine: Gpu) -> Candidate:
-    tiles = problem.batches * -(-problem.m // shape.m) * -(-problem.n // shape.n)
-    bytes_ = shared_bytes(shape, record, problem, shape.stages)
+    tiles, bytes_ = problem.tiles(shape, record), shared_bytes(shape, record, problem, shape.stages)
     read = problem.by_registers if is_warpgroup(record) else ""
-    needed = registers(shape, record, machine.warp_sizes[0], problem.loaded, read)
+    needed = registers(shape, record, machine.warp_sizes[0], problem.reading.loaded, read)
     return Candidate(shape, record, bytes_, needed, tiles * shape.splits, by_registers=read)
 
 
@@ -349,7 +377,7 @@ def _refuse(
     lanes = machine.warp_sizes[0]
     threads = shape.warps[0] * shape.warps[1] * lanes
     warpgroup = is_warpgroup(record)
-    needed = registers(shape, record, lanes, problem.loaded, problem.by_registers)
+    needed = registers(shape, record, lanes, problem.reading.loaded, problem.by_registers)
     most = machine.max_registers_per_thread
     if needed > most:
         return Refusal("", "registers", f"about {needed} of a thread, {most} there are")
@@ -359,6 +387,9 @@ def _refuse(
     bytes_, room = shared_bytes(shape, record, problem, stages), machine.shared_bytes_per_block
     if bytes_ > room:
         return Refusal("", "shared memory", f"{bytes_} bytes with {stages} stages, {room} there are")
+    by_boxes = not problem.no_bulk_copies and "tensor-copies" not in off
+    if problem.reading.outside and not warpgroup and by_boxes:
+        return Refusal("", "outside", "threads would mask what they copy, boxes have zeros there")
     if warpgroup and "tensor-copies" in off:
         return Refusal("", "pass tensor-copies", "it is switched off")
     if warpgroup and not machine.features >= UNITS:
@@ -390,7 +421,7 @@ class Price:
         machine, problem, shape = self.machine, self.problem, each.shape
         per_unit = -(-each.blocks // machine.multiprocessors)
         together = min(self.resident(each), per_unit)
-        trips = -(-ceil(problem.k / shape.k) // shape.splits)
+        trips = -(-problem.slices(shape, each.record) // shape.splits)
         products, memory, feed = self.slice_cycles(each)
         ordering = SLICE_CYCLES[each.warpgroup]
         warps = prod(shape.warps) * together
@@ -421,7 +452,7 @@ class Price:
         products = shape.m * shape.n * shape.k * (THREE if shape.precision else 1)
         rows, columns = shape.m // shape.warps[0], shape.n // shape.warps[1]
         warps = shape.warps[0] * shape.warps[1]
-        feed = bytes_ / self.l2(each)
+        feed = self._brought(each) / self.l2(each)
         read = warps * (rows + columns) * shape.k * size
         if each.warpgroup:  # a group reads its b once for each of its products
             groups = warps // WARPS
@@ -437,6 +468,14 @@ class Price:
         a = (shape.k, shape.m) if mma.lhs_transposed else (shape.m, shape.k)
         b = (shape.n, shape.k) if mma.rhs_transposed else (shape.k, shape.n)
         return sum(rows * ceil(columns * size / ROW_BYTES) for rows, columns in (a, b))
+
+    def _brought(self, each: Candidate) -> int:
+        """Bytes from L2 for a slice: where threads copy, a sector for an element that has no neighbours in the tile."""
+        shape, size = each.shape, self.problem.operand_bytes
+        if each.warpgroup:
+            return slice_bytes(shape, self.problem)
+        one, other = (SECTOR_BYTES if scattered else size for scattered in self.problem.reading.scattered)
+        return (shape.m * one + shape.n * other) * shape.k
 
     def resident(self, each: Candidate) -> int:
         """Blocks that a multiprocessor holds at once; one where blocks stay."""
@@ -470,7 +509,9 @@ class Price:
     def least(self) -> float:
         """Of moving every operand once from device memory, and the result there."""
         p = self.problem
-        moved = p.batches * ((p.m + p.n) * p.k * p.operand_bytes + p.m * p.n * p.result_bytes)
+        taken = p.batches * (p.m + p.n) * p.k
+        read = min(taken, p.reading.distinct or taken)
+        moved = read * p.operand_bytes + p.batches * p.m * p.n * p.result_bytes
         return moved / self.machine.dram.bytes_per_second * self.machine.clock_hz
 
 

@@ -22,6 +22,7 @@ from tilewright.instruction.block_tiles import (
     BlockProblem,
     Candidate,
     Ranking,
+    Reading,
     is_warpgroup,
     precision_of,
     rank,
@@ -135,9 +136,9 @@ def _sums(result: str) -> str:
 
 def block_shape(
     product: MappedProduct, machine: Gpu, *, input_precision: str = "ieee", intrinsics: Registry | None = None,
-    off: Collection[str] = (), no_bulk_copies: str = "", loaded: tuple[bool, bool] = (False, False), result: str = "",
+    off: Collection[str] = (), no_bulk_copies: str = "", result: str = "",
     choose: Callable[[Ranking], Candidate | None] = lambda ranking: None, route: str = "auto", cluster: int = 1,
-    known: Rankings | None = None,
+    reading: Reading | None = None, known: Rankings | None = None,
 ) -> tuple[BlockShape, Decision]:  # fmt: skip
     """The tile of a block for a product: the cheapest of `block_candidates`; without one, for multiply-adds.
 
@@ -149,7 +150,7 @@ def block_shape(
     a, b, c = _types(product)
     found, deductions = block_candidates(
         product, machine, input_precision=input_precision, intrinsics=intrinsics, off=off,
-        no_bulk_copies=no_bulk_copies, loaded=loaded, result=result, route=route, known=known,
+        no_bulk_copies=no_bulk_copies, result=result, route=route, reading=reading, known=known,
     )  # fmt: skip
     by_route = "" if route == "auto" else f" by {route}"
     what = f"{m}x{n}x{k} {a},{b}->{c}{by_route}"
@@ -198,16 +199,15 @@ def _alone(tile: Candidate, sizes: tuple[int, int], cluster: int, machine: Gpu, 
 
 def block_candidates(
     product: MappedProduct, machine: Gpu, *, input_precision: str = "ieee", intrinsics: Registry | None = None,
-    off: Collection[str] = (), no_bulk_copies: str = "", loaded: tuple[bool, bool] = (False, False), result: str = "",
-    route: str = "auto", known: Rankings | None = None,
+    off: Collection[str] = (), no_bulk_copies: str = "", result: str = "", route: str = "auto",
+    reading: Reading | None = None, known: Rankings | None = None,
 ) -> tuple[Ranking, tuple[Refusal, ...]]:  # fmt: skip
     """Every tile that a block may have on a matrix instruction, cheapest first, and why none was deduced.
 
-    `off` names passes that are left out, `no_bulk_copies` says why the copy engine cannot move an operand, `loaded`
-    which of a and b pass registers on their way to shared memory, `result` is the type in which the result is stored
-    (default: that of the sums). `route` is a value of `Options.mma`; "auto" takes instructions of unspecified fragment
-    layouts only where there are no others. `input_precision` is that of `Options`. `known` keeps rankings for this
-    machine: networks repeat their layers.
+    `off` names passes that are left out, `no_bulk_copies` says why the copy engine cannot move an operand, `result` is
+    the type in which the result is stored (default: that of the sums). `route` is a value of `Options.mma`; "auto"
+    takes instructions of unspecified fragment layouts only where there are no others. `input_precision` is that of
+    `Options`, `reading` that of `BlockProblem`. `known` keeps rankings for this machine: networks repeat their layers.
     """
     target, mma = mma_target(machine, intrinsics), _problem(product, input_precision != "ieee")
     m, n, k = product.sizes
@@ -230,8 +230,8 @@ def block_candidates(
     if route != "auto":
         records = tuple(record for record in records if not is_warpgroup(record))
     result_bytes = dtypes.size_bytes(result) if result else bits(mma.c) // 8
-    batches = iterations(product.outer)
-    problem = BlockProblem(m, n, k, batches, mma, result_bytes, no_bulk_copies, loaded, input_precision)
+    batches, reading = iterations(product.outer), reading or Reading()
+    problem = BlockProblem(m, n, k, batches, mma, result_bytes, no_bulk_copies, input_precision, reading)
     refusals = tuple(Refusal(path, str(reason)) for path, reason in deduction.refusals)
     key = problem, records, deduced, frozenset(off)
     known = {} if known is None else known

@@ -158,6 +158,52 @@ class LoadOp(KernelOp):
 
 
 @irdl_op_definition
+class LoadBoxOp(KernelOp):
+    """Read a box of a tensor: ``d[t] = view[sum (coordinates + t)*strides]`` inside of its extents, else 0.
+
+    Coordinates may be negative. The result has the sides of the box. Elements outside of the tensor are not touched.
+    """
+
+    name = "tile.load_box"
+    view = operand_def(MemRefType)
+    coordinates = var_operand_def(IndexType)
+    extents = prop_def(NUMBERS)
+    strides = prop_def(NUMBERS)
+    result = result_def(TensorType)
+    traits = traits_def(MemoryReadEffect())
+    assembly_format = (
+        "$view `[` $coordinates `]` `extents` $extents `strides` $strides attr-dict `:` type($view) `->` type($result)"
+    )
+
+    def __init__(
+        self, view: SSAValue, coordinates: Sequence[SSAValue], extents: Sequence[int], strides: Sequence[int],
+        sides: Sequence[int],
+    ) -> None:  # fmt: skip
+        result = TensorType(element(view), list(sides))
+        super().__init__(view, coordinates, results=[result], extents=extents, strides=strides)
+
+    @property
+    def tensor(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Extents and strides."""
+        extents, strides = (tuple(int(n) for n in each.get_values()) for each in (self.extents, self.strides))
+        return extents, strides
+
+    def verify_(self) -> None:
+        extents, strides = self.tensor
+        ranks = {len(extents), len(strides), len(self.coordinates), len(shape(self.result))}
+        if len(ranks) != 1:
+            fact = f"extents {list(extents)}, strides {list(strides)}, {len(self.coordinates)} coordinates"
+            raise VerifyException(f"{fact}, a box of {self.result.type}")
+        if element(self.view) != element(self.result):
+            raise VerifyException(f"reads {self.view.type} as {self.result.type}")
+        verify_view(self.view.type)
+        last = sum((extent - 1) * stride for extent, stride in zip(extents, strides, strict=True))
+        assert isinstance(self.view.type, MemRefType)
+        if min(extents) < 1 or min(strides) < 1 or last >= self.view.type.get_shape()[0]:
+            raise VerifyException(f"a tensor of {list(extents)} with strides {list(strides)} in {self.view.type}")
+
+
+@irdl_op_definition
 class StoreOp(KernelOp):
     """Write a tile where bounds and mask allow: ``view[offset + sum t*strides] = value[t]``.
 
@@ -564,8 +610,8 @@ def check_precision(precision: StringAttr | None, a: SSAValue, b: SSAValue) -> N
 #: The operations of a tile program, without those that only copy engines have (`tile_dialect`).
 OPERATIONS = (
     FuncOp, ReturnOp, ProgramIdOp, BlockRankOp, MainOp, BufferOp, LaunchOp, LoopOp, SliceOp, FirstOp, AllocOp,
-    LoadOp, StoreOp, GatherOp, PrefetchOp, StagingOp, StageOp, CommitOp, AwaitOp, BarrierOp, UnstageOp, IotaOp,
-    BroadcastOp, ReshapeOp, ConvertOp, RemainderOp, NormalCdfOp, NormalCdfTanhOp, CompareOp, SelectOp, CastOp,
+    LoadOp, LoadBoxOp, StoreOp, GatherOp, PrefetchOp, StagingOp, StageOp, CommitOp, AwaitOp, BarrierOp, UnstageOp,
+    IotaOp, BroadcastOp, ReshapeOp, ConvertOp, RemainderOp, NormalCdfOp, NormalCdfTanhOp, CompareOp, SelectOp, CastOp,
     Tf32Op, ReduceOp, ScanOp, DotOp, EmptyRegistersOp,
 )  # fmt: skip
 

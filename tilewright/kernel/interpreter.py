@@ -32,6 +32,7 @@ from tilewright.kernel.dialect import (
     FuncOp,
     GatherOp,
     LaunchOp,
+    LoadBoxOp,
     LoadOp,
     LoopOp,
     MainOp,
@@ -51,6 +52,7 @@ from tilewright.kernel.dialect import (
 )
 from tilewright.kernel.elements import ELEMENT, Array, dtype_of, evaluate
 from tilewright.kernel.simt_interpreter import Order, run_blocks
+from tilewright.kernel.tensor_map_box import TensorMapBox
 from tilewright.kernel.views import READ, WRITE, Touches, View, line
 from tilewright.layouts.shared import Padded
 from tilewright.layouts.text import parse
@@ -287,6 +289,14 @@ def _run_load(program: _Program, op: LoadOp) -> None:
     program.values[op.result] = program.read(op, program.views[op.view], places, active)
 
 
+def _run_load_box(program: _Program, op: LoadBoxOp) -> None:
+    sides = shape(op.result)
+    start = [program.scalar(each) for each in op.coordinates]
+    places, active = TensorMapBox(*op.tensor, sides, 0).elements(start)
+    value = program.read(op, program.views[op.view], places, active)
+    program.values[op.result] = value.reshape(sides)
+
+
 def _run_store(program: _Program, op: StoreOp) -> None:
     places, active = program.touched(op, shape(op.value))
     program.write(op, program.views[op.view], places, active, program.values[op.value])
@@ -367,6 +377,7 @@ _HANDLERS: dict[type[Operation], Callable[[_Program, Any], None]] = {
     BarrierOp: lambda program, op: None,
     UnstageOp: _run_unstage,
     LoadOp: _run_load,
+    LoadBoxOp: _run_load_box,
     StoreOp: _run_store,
     GatherOp: _run_gather,
     PrefetchOp: lambda program, op: None,  # a hint

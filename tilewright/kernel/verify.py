@@ -33,6 +33,7 @@ from tilewright.kernel.dialect import (
     FuncOp,
     GatherOp,
     LaunchOp,
+    LoadBoxOp,
     LoadOp,
     MainOp,
     PrefetchOp,
@@ -47,7 +48,7 @@ INTEGER_WIDTHS = (1, 8, 16, 32, 64)
 _CONTROL = (ModuleOp, scf.ForOp, scf.IfOp, scf.YieldOp, arith.ConstantOp)
 VIEW_OPERANDS: dict[type[Operation], tuple[int, ...]] = {
     SliceOp: (0,), FirstOp: (1, 2),
-    LoadOp: (0,), StoreOp: (1,), GatherOp: (0,), PrefetchOp: (0,), StageOp: (0, 2), UnstageOp: (0,),
+    LoadOp: (0,), LoadBoxOp: (0,), StoreOp: (1,), GatherOp: (0,), PrefetchOp: (0,), StageOp: (0, 2), UnstageOp: (0,),
     simt.AsyncCopyOp: (0, 2), simt.AtomicOp: (1,),
     simt.LoadMatrixOp: (0,), simt.StoreMatrixOp: (1,), simt.LoadFragmentOp: (0,), simt.StoreFragmentOp: (1,),
     circular_buffer.ProduceOp: (0,), circular_buffer.BulkLoadOp: (0, 1), circular_buffer.ConsumerWaitOp: (0,),

@@ -8,21 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
+from typing import TypeAlias
 
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, i64
 from xdsl.ir import SSAValue
 
 from tilewright.expr import dtypes
+from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Expr, Tensor
+from tilewright.intrinsics.registry import standard
 from tilewright.kernel import dialect as tile
+from tilewright.kernel.records import is_of_four_warps
 from tilewright.lower.builder import KernelBuilder, view_type
 from tilewright.lower.loops import Point, TileAxis, grid_of
 from tilewright.lower.output_tile import OutputTile
 from tilewright.operator.block_tree import BlockTree, block_tree
+from tilewright.operator.box_dims import box_dims
+from tilewright.operator.rules.gpu_product import dimension_of
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.loops import SpatialLoop
 from tilewright.tiles.product import Operand
+
+_Bounded: TypeAlias = "tuple[Axis, SSAValue | None]"  # a dimension, and how many of its points exist, if some do not
 
 
 def lower_blocks(name: str, kernel: Kernel, views: Sequence[tuple[Tensor, int]]) -> tile.FuncOp:
@@ -97,6 +105,8 @@ class _BlockTile(OutputTile):
         rows = [self._dim(position) for position in range(len(self.point.dims)) if position != self.n_dim]
         assert self.n_dim is not None, "the n loop is tiled"
         columns, depth = [self._dim(self.n_dim)], prod(size for _, size, _ in self.k_tiles)
+        if work.a.guard is None and _is_of_four_warps(work.mapping.intrinsic):
+            rows = self._in_image(rows, where, counters)
         a = self._load(work.a, [*rows, *deep], (self.rows, depth), where, counters)
         b = self._load(work.b, [*deep, *columns], (depth, self.n_extent), where, counters)
         unsigned = "".join(
@@ -120,7 +130,7 @@ class _BlockTile(OutputTile):
             found.insert(0, (axis, size, number))
         return found
 
-    def _dim(self, position: int) -> tuple[Axis, SSAValue | None]:
+    def _dim(self, position: int) -> _Bounded:
         """A dimension of the tile, and how many of its points exist, if some do not."""
         return self.point.dims[position], self.point.bounds.get(position)
 
@@ -132,11 +142,37 @@ class _BlockTile(OutputTile):
             arith.SubiOp(self.builder.index(extent), self.builder.mul(number, self.builder.index(size)))
         )
 
+    def _in_image(
+        self, rows: Sequence[_Bounded], where: Mapping[Axis, Expr], counters: Mapping[Axis, SSAValue]
+    ) -> list[_Bounded]:
+        """The rows of a tile of a with bounds that are those of memory: what a window has beyond the result's.
+
+        Nothing of such rows is stored, and a box of a tensor has its coordinates and extents whatever is stored.
+        """
+        builder, form, whole = self.builder, self.address(self.work.a.index, where), affine(self.work.a.index)
+        assert whole is not None, "an operand of a product"
+        strides = [whole.coefficient(axis) for axis in self.work.rows]
+        found: list[_Bounded] = []
+        for axis, bound in rows:
+            for loop, size, count in self.k_tiles:
+                counter, step = where[loop], whole.coefficient(loop)
+                if bound is None or size > 1 or count == 1 or dimension_of(step, strides) != form.coefficient(axis):
+                    continue
+                assert isinstance(counter, Axis), "a slice is at one point of the loop"
+                ratio = step // form.coefficient(axis)
+                moved = builder.mul(counters[counter], builder.index(ratio))
+                reached = builder.insert(arith.AddiOp(bound, builder.index((count - 1) * ratio)))
+                bound = builder.insert(arith.SubiOp(reached, moved))
+            found.append((axis, bound))
+        return found
+
     def _load(
-        self, operand: Operand, dims: Sequence[tuple[Axis, SSAValue | None]], shape: tuple[int, int],
+        self, operand: Operand, dims: Sequence[_Bounded], shape: tuple[int, int],
         where: Mapping[Axis, Expr], counters: Mapping[Axis, SSAValue],
     ) -> SSAValue:  # fmt: skip
         """The part of an operand that one product reads, as a matrix."""
+        if operand.guard is not None:
+            return self._load_box(operand, dims, shape, where, counters)
         builder = self.builder
         form = self.address(operand.index, where)
         extents = [int(axis.extent) for axis, _ in dims]  # type: ignore[arg-type]
@@ -147,3 +183,26 @@ class _BlockTile(OutputTile):
         view, strides = self.memory[operand.tensor.name], [form.coefficient(axis) for axis, _ in dims]
         loaded = builder.insert(tile.LoadOp(view, builder.affine(form, counters), extents, strides, bounds))
         return loaded if tuple(extents) == shape else builder.insert(tile.ReshapeOp(loaded, shape))
+
+    def _load_box(
+        self, operand: Operand, dims: Sequence[_Bounded], shape: tuple[int, int],
+        where: Mapping[Axis, Expr], counters: Mapping[Axis, SSAValue],
+    ) -> SSAValue:  # fmt: skip
+        """The same of an operand that is read outside of its shape, where it is 0."""
+        found = box_dims(operand)
+        assert found is not None, "the rule has seen them"
+        places = [self.address(dim.place.expression(), where) for dim in found]
+        inside = [next((axis for axis, _ in dims if place.coefficient(axis)), None) for place in places]
+        order = [axis for axis in inside if axis is not None]
+        assert order == [axis for axis, _ in dims], "rows and columns of a tile follow each other as in memory"
+        first = [self.builder.affine(place, counters) for place in places]
+        extents, strides = [dim.extent for dim in found], [dim.stride for dim in found]
+        sides = [1 if axis is None else int(axis.extent) for axis in inside]  # type: ignore[arg-type]
+        loaded = self.builder.insert(tile.LoadBoxOp(self.memory[operand.tensor.name], first, extents, strides, sides))
+        return self.builder.insert(tile.ReshapeOp(loaded, shape))
+
+
+def _is_of_four_warps(intrinsic: str) -> bool:
+    """Whether four warps compute a product, of boxes that a copy engine brings where it can."""
+    known = standard()
+    return intrinsic in known and is_of_four_warps(known.find(intrinsic))

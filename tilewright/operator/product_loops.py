@@ -27,7 +27,8 @@ def merge_product_loops(work: Product, rows: Collection[Axis] | None = None) -> 
                 position += 1
                 continue
             indices = [work.a.index, work.b.index, work.index, *addresses(work.epilogue)]
-            if not contiguous(a, b, indices) or outside_reads(work.epilogue, (a, b)):
+            guards = [each.guard for each in (work.a, work.b) if each.guard is not None]
+            if not contiguous(a, b, indices) or any(outside_reads(each, (a, b)) for each in (work.epilogue, *guards)):
                 position += 1
                 continue
             name = unique(f"{a.name}_{b.name}", {axis.name for axis in (*work.spatial, *work.depth)})

@@ -8,7 +8,7 @@ from functools import cached_property
 from math import prod
 
 from tilewright.dataclass import dataclass
-from tilewright.expr.core import Apply, Axis, Cast, Compute, Expr, Read, Tensor
+from tilewright.expr.core import Apply, Axis, Cast, Compute, Const, Expr, Read, Tensor, select
 from tilewright.expr.dtypes import DType
 from tilewright.expr.rewrite import substitute
 from tilewright.expr.text import print_statement
@@ -20,10 +20,14 @@ from tilewright.tiles.tree import Operand as Argument
 
 @dataclass(frozen=True)
 class Operand:
-    """One factor of the product: a flat tensor read at one linear, affine index."""
+    """One factor of the product: a flat tensor read at one linear, affine index, 0 where `guard` does not hold.
+
+    A guard is a conjunction of bounds of affine forms of loops.
+    """
 
     tensor: Tensor
     index: Expr
+    guard: Expr | None = None
 
 
 @dataclass(frozen=True)
@@ -85,8 +89,11 @@ class Product:
         assert isinstance(body, Apply), "a product multiplies two factors"
         factor = body.args[number]
         read = factor.arg if isinstance(factor, Cast) else factor
+        guard = None
+        if isinstance(read, Apply) and read.function == "select":
+            guard, read, _ = read.args
         assert isinstance(read, Read), "factors of a product are reads"
-        return Operand(read.tensor, read.indices[0])
+        return Operand(read.tensor, read.indices[0], guard)
 
     @cached_property
     def total(self) -> Tensor:
@@ -200,7 +207,9 @@ def flat_product(
 
 
 def _factor(operand: Operand, dtype: DType) -> Expr:
-    factor = Read(operand.tensor, (operand.index,))
+    factor: Expr = Read(operand.tensor, (operand.index,))
+    if operand.guard is not None:
+        factor = select(operand.guard, factor, Const(0, factor.dtype))
     return factor if factor.dtype == dtype else Cast(factor, dtype)
 
 

@@ -7,8 +7,9 @@ loops. Every extent is a power of two, as layouts want; what a tile has beyond t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from math import prod
 
 from tilewright.dataclass import dataclass
@@ -17,8 +18,9 @@ from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis
 from tilewright.layouts.copy_engine import FRAGMENT_BYTES, ROW_MULTIPLE, TENSOR_RANK, TRANSPOSED_BYTES, is_distance
 from tilewright.operator.block_tree import BlockTree
+from tilewright.operator.box_dims import box_dims
 from tilewright.tiles.kernel import Kernel
-from tilewright.tiles.product import Product
+from tilewright.tiles.product import Operand, Product
 
 ASYNC_BYTES = 4  # of the least that an asynchronous copy of a thread brings: PTX ISA, cp.async
 
@@ -50,13 +52,135 @@ class BlockShape:
         return text + (f", clusters of {self.cluster} blocks" if self.cluster > 1 else "")
 
 
-def schedule_blocks(work: Product, shape: BlockShape, subject: str) -> tuple[Kernel, Decision]:
+@dataclass(frozen=True)
+class TileLoops:
+    """The m loops and the k loops that tiles of a product have points of, outermost first.
+
+    A tile is at one point of every other m loop, of which there are `row_points`, and k loop, `depth_points`.
+    """
+
+    rows: tuple[Axis, ...]
+    depth: tuple[Axis, ...]
+    row_points: int = 1
+    depth_points: int = 1
+
+    def row_tiles(self, m: int) -> int:
+        """Tiles of m rows."""
+        return self.row_points * _count(_extents(self.rows), _tile_of(_extents(self.rows), m))
+
+    def k_tiles(self, k: int) -> int:
+        """Slices of depth k."""
+        return self.depth_points * _count(_extents(self.depth), _tile_of(_extents(self.depth), k))
+
+
+def loops_of_threads(work: Product) -> TileLoops:
+    """Where threads copy the operands: tiles have points of all loops."""
+    return TileLoops(work.rows, tuple(_by_stride(work)))
+
+
+def loops_of_bulk_copies(work: Product, element_bytes: int) -> tuple[TileLoops | None, str]:
+    """Where a copy engine brings boxes of the operands, of elements of so many bytes; else None and why not.
+
+    It moves boxes of tensors of 5 dimensions at most, in which one loop walks neighbours and every other one steps by
+    multiples of 16 bytes. A window is part of the dimension of its image; a k tile has points of one loop.
+    """
+    inner: dict[str, Axis] = {}
+    away: list[str] = []  # operands that lie along m or n
+    for operand, outside in ((work.a, work.rows), (work.b, (work.columns,))):
+        name, form = operand.tensor.name, affine(operand.index)
+        if form is None:
+            return None, f"{name} is read at places that are no sums"
+        near = [axis for axis in (*outside, *work.depth) if form.coefficient(axis) == 1]
+        if len(near) != 1:
+            return None, f"neighbours of {name} are walked by {len(near)} of {len(outside) + len(work.depth)} loops"
+        if near[0] not in work.depth:
+            away.append(name)
+        if away and element_bytes not in (TRANSPOSED_BYTES, FRAGMENT_BYTES):
+            fact = f"elements of {element_bytes} bytes are not transposed, only those of 2"
+            return None, f"{name} does not lie along k: {fact}"
+        if len(away) > 1 and element_bytes == FRAGMENT_BYTES:
+            fact = f"threads read fragments of {FRAGMENT_BYTES} bytes of one"
+            return None, f"{' and '.join(away)} do not lie along k: {fact}"
+        if form.constant and operand.guard is None:
+            return None, f"{name} is read from element {form.constant} on"
+        inner[name] = near[0]
+    near_a, near_b = inner[work.a.tensor.name], inner[work.b.tensor.name]
+    deep = {axis for axis in (near_a, near_b) if axis in work.depth}
+    if len(deep) > 1:
+        return None, f"neighbours are walked by {near_a.name} in {work.a.tensor.name}, by {near_b.name} in the other"
+    walked = deep.pop() if deep else max(work.depth, key=lambda axis: axis.size)
+    rows = work.rows if near_a == walked else (near_a,)
+    for operand, outside in ((work.a, rows), (work.b, (work.columns,))):
+        refused = _refuse_boxes(work, operand, (*outside, walked), element_bytes)
+        if refused:
+            return None, refused
+    return TileLoops(
+        rows, (walked,), prod(axis.size for axis in work.rows if axis not in rows),
+        prod(axis.size for axis in work.depth if axis != walked),
+    ), ""  # fmt: skip
+
+
+def _refuse_boxes(work: Product, operand: Operand, tiled: Sequence[Axis], element_bytes: int) -> str:
+    """Why tiles of an operand, with points of the loops `tiled`, are no boxes of a tensor; "" where they are."""
+    name, form = operand.tensor.name, affine(operand.index)
+    assert form is not None, "it was looked at"
+    if operand.guard is not None:
+        return _refuse_guarded(operand, tiled, element_bytes)
+    steps = {axis: form.coefficient(axis) for axis in (*work.spatial, *work.depth)}
+    dims = set()
+    for axis in tiled:
+        if steps[axis] != 1 and not is_distance(steps[axis] * element_bytes):
+            fact = f"{steps[axis] * element_bytes} bytes apart along {axis.name}, no multiple of {ROW_MULTIPLE}"
+            return f"rows of {name} are {fact}"
+        dims.add(steps[axis])
+    for axis, step in steps.items():
+        if step == 0 or axis in tiled or dimension_of(step, dims):
+            continue
+        if not is_distance(step * element_bytes):
+            return f"{name} steps by {step * element_bytes} bytes along {axis.name}, no multiple of {ROW_MULTIPLE}"
+        dims.add(step)
+    if len(dims) > TENSOR_RANK:
+        return f"{name} is read along {len(dims)} dimensions, {TENSOR_RANK} at most"
+    return ""
+
+
+def _refuse_guarded(operand: Operand, tiled: Sequence[Axis], element_bytes: int) -> str:
+    """The same for an operand with a guard, whose places are coordinates of its tensor."""
+    name, dims = operand.tensor.name, box_dims(operand)
+    if dims is None:
+        return f"{name} is read outside of its shape, at places that are no coordinates"
+    if len(dims) > TENSOR_RANK:
+        return f"{name} is read along {len(dims)} dimensions, {TENSOR_RANK} at most"
+    for dim in dims:
+        walked = [axis for axis in tiled if axis in dim.place.terms]
+        if len(walked) > 1 or any(dim.place.coefficient(axis) != 1 for axis in walked):
+            steps = " + ".join(f"{dim.place.coefficient(axis)} {axis.name}" for axis in walked)
+            return f"{name} is read outside of its shape, along {steps}: boxes have neighbours"
+        if dim.stride != 1 and not is_distance(dim.stride * element_bytes):
+            fact = f"{dim.stride * element_bytes} bytes apart, no multiple of {ROW_MULTIPLE}"
+            return f"rows of {name} are {fact}"
+    return ""
+
+
+def dimension_of(step: int, strides: Collection[int]) -> int:
+    """The stride of the dimension, not the innermost, along which a loop moves a tile by `step` elements; 0: none.
+
+    >>> dimension_of(3712, (215296, 3712, 64, 1)), dimension_of(96, (215296, 3712, 64, 1))
+    (3712, 0)
+    """
+    return max((stride for stride in strides if stride > 1 and step > 0 and step % stride == 0), default=0)
+
+
+def schedule_blocks(
+    work: Product, shape: BlockShape, subject: str, loops: TileLoops | None = None
+) -> tuple[Kernel, Decision]:
     """The tile over the loops of rows with the fewest blocks, and over those of the depth with the fewest k tiles.
 
-    Ties prefer the longer innermost loop.
+    Ties prefer the longer innermost loop. `loops` are those that tiles have points of, all without.
     """
-    rows, deep = _tile_of(work.rows, shape.m), _tile_of(_by_stride(work), shape.k)
-    points = {**rows, **deep, work.columns.name: shape.n}
+    loops = loops_of_threads(work) if loops is None else loops
+    rows, deep = _named(loops.rows, shape.m), _named(loops.depth, shape.k)
+    points = {**{axis.name: 1 for axis in (*work.rows, *work.depth)}, **rows, **deep, work.columns.name: shape.n}
     mapping = replace(work.mapping, intrinsic=shape.intrinsic, precision=shape.precision)
     tree = BlockTree(
         work=replace(work, mapping=mapping),
@@ -75,40 +199,6 @@ def schedule_blocks(work: Product, shape: BlockShape, subject: str) -> tuple[Ker
         "the fewest of all tiles with powers of two"
     )
     return Kernel(work.statements, tree.tree()), Decision(f"tile of {subject}", tiles, reason)
-
-
-def no_bulk_copies(work: Product, element_bytes: int) -> str:
-    """Why a copy engine cannot bring tiles of the operands, of elements of so many bytes; "" where it can.
-
-    It moves tiles of tensors in which one loop walks neighbours and every other one steps by multiples of 16 bytes.
-    """
-    away: list[str] = []  # operands that lie along m or n
-    pairs = ((work.a, work.rows, work.depth), (work.b, (work.columns,), work.depth))
-    for operand, outside, deep in pairs:
-        name, form = operand.tensor.name, affine(operand.index)
-        if form is None or len(outside) != 1 or len(deep) != 1:
-            return f"{name} is read along {len(outside) + len(deep)} loops"
-        steps = {axis: form.coefficient(axis) for axis in (*work.outer, *outside, *deep)}
-        inner = [axis for axis in (*outside, *deep) if steps[axis] == 1]
-        if len(inner) != 1:
-            return f"neighbours of {name} are walked by {len(inner)} of 2 loops"
-        if inner[0] not in deep:
-            away.append(name)
-        if away and element_bytes not in (TRANSPOSED_BYTES, FRAGMENT_BYTES):
-            return f"{name} does not lie along k: elements of {element_bytes} bytes are not transposed, only those of 2"
-        if len(away) > 1 and element_bytes == FRAGMENT_BYTES:
-            return f"{' and '.join(away)} do not lie along k: threads read fragments of {FRAGMENT_BYTES} bytes of one"
-        row = next(axis for axis in (*outside, *deep) if axis != inner[0])
-        pitch_bytes = steps[row] * element_bytes
-        if not is_distance(pitch_bytes):
-            return f"rows of {name} are {pitch_bytes} bytes apart, no multiple of {ROW_MULTIPLE}"
-        if form.constant:
-            return f"{name} is read from element {form.constant} on"
-        batches = [axis for axis in work.outer if steps[axis]]
-        odd = [axis for axis in batches if not is_distance(steps[axis] * element_bytes)]
-        if odd or len(batches) > TENSOR_RANK - 2:
-            return f"batches of {name} are walked by {', '.join(axis.name for axis in odd or work.outer)}"
-    return ""
 
 
 def loaded(work: Product, element_bytes: int) -> tuple[bool, bool]:
@@ -140,10 +230,20 @@ def _by_stride(work: Product) -> list[Axis]:
     return sorted(work.depth, key=lambda axis: -steps[axis])
 
 
-def _tile_of(axes: Sequence[Axis], points: int) -> dict[str, int]:
+def _extents(axes: Sequence[Axis]) -> tuple[int, ...]:
+    return tuple(axis.size for axis in axes)
+
+
+def _named(axes: Sequence[Axis], points: int) -> dict[str, int]:
+    """Points along each loop by its name."""
+    tile = _tile_of(_extents(axes), points)
+    return {axis.name: extent for axis, extent in zip(axes, tile, strict=True)}
+
+
+@cache
+def _tile_of(extents: tuple[int, ...], points: int) -> tuple[int, ...]:
     """Points along each loop, powers of two with this product, such that the fewest tiles cover all loops."""
-    best = min(_tiles(len(axes), points), key=lambda tile: (_count(axes, tile), [-extent for extent in reversed(tile)]))
-    return {axis.name: extent for axis, extent in zip(axes, best, strict=True)}
+    return min(_tiles(len(extents), points), key=lambda tile: (_count(extents, tile), [-each for each in tile[::-1]]))
 
 
 def _tiles(rank: int, points: int) -> Iterator[tuple[int, ...]]:
@@ -157,5 +257,5 @@ def _tiles(rank: int, points: int) -> Iterator[tuple[int, ...]]:
         extent //= 2
 
 
-def _count(axes: Sequence[Axis], tile: Sequence[int]) -> int:
-    return prod(-(-axis.size // extent) for axis, extent in zip(axes, tile, strict=True))
+def _count(extents: Sequence[int], tile: Sequence[int]) -> int:
+    return prod(-(-size // extent) for size, extent in zip(extents, tile, strict=True))

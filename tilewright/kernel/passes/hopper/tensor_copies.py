@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import TYPE_CHECKING
 
 from xdsl.context import Context
@@ -66,8 +67,9 @@ class TensorCopiesPass(ModulePass):
     Legal for 16-bit floats with sums in f32, for f32 read as tf32 where one operand lies along k at least, for bytes
     where both do, tiles of 64 rows at least (64 columns where b of f32 lies along n), whose loads have no other use and
     no mask, of memory that the kernel does not write, in rows of a multiple of 16 bytes. Bounds are those of the
-    tensor; a load without them must be seen not to run over the end of a row. For machines with the units tma, mbarrier
-    and wgmma. Of f32, threads read the fragments of the operand that does not lie along k (`registers`).
+    tensor; a load without them must be seen not to run over the end of a row. A tile of several dimensions that a
+    reshape makes a matrix is a box of as many, as is a load of a box. For machines with the units tma, mbarrier and
+    wgmma. Of f32, threads read the fragments of the operand that does not lie along k (`registers`).
     Where a kernel says how its `warps` are distributed, an instruction of one warp is kept, and one of four is taken
     with these warps if they fit; else it is the widest, with warps distributed so that a thread has 128 sums at most.
     Comes before `assign-layouts`.
@@ -92,27 +94,44 @@ class TensorCopiesPass(ModulePass):
 class Tensor:
     """Memory as a tensor whose last dimension runs along it, and where in it a tile begins.
 
-    A tile has the last two dimensions; it is at one place along the others, batches.
+    `sides` are those of the tile along each dimension, 1 where it is at one place. Its rows are the points of all
+    dimensions but the last.
     """
 
     extents: tuple[int, ...]
     strides: tuple[int, ...]
     coordinates: tuple[LinearForm, ...]
+    sides: tuple[int, ...]
+
+    @property
+    def walked(self) -> list[int]:
+        """The dimensions along which rows follow each other."""
+        return [dim for dim, side in enumerate(self.sides[:-1]) if side > 1]
 
     def box(self, rows: int, columns: int, swizzle: int) -> TensorMapBox:
-        return TensorMapBox(self.extents, self.strides, (*[1] * (len(self.extents) - 2), rows, columns), swizzle)
+        """A box of `rows` rows: all of them, or some of a tile with rows along one dimension."""
+        outer = list(self.sides[:-1])
+        if len(self.walked) == 1:
+            outer[self.walked[0]] = rows
+        assert prod(outer) == rows, "boxes of whole tiles, or along one dimension"
+        return TensorMapBox(self.extents, self.strides, (*outer, columns), swizzle)
 
     def from_element(self, row: int, column: int) -> tuple[LinearForm, ...]:
-        """The coordinates of an element of the tile."""
-        *batches, first, second = self.coordinates
-        return (*batches, first + LinearForm((), row), second + LinearForm((), column))
+        """The coordinates of an element of the tile, in its first row or where rows are along one dimension."""
+        found = list(self.coordinates)
+        found[-1] = found[-1] + LinearForm((), column)
+        if row:
+            (dim,) = self.walked
+            found[dim] = found[dim] + LinearForm((), row)
+        return tuple(found)
 
 
 @dataclass(frozen=True)
 class _Tensor(Tensor):
-    """What a load reads."""
+    """What a load reads; `reshape` makes a matrix of a tile of more dimensions."""
 
-    load: tile.LoadOp
+    load: tile.LoadOp | tile.LoadBoxOp
+    reshape: tile.ReshapeOp | None
     rows: int  # of the tile
     columns: int
     transposed: bool  # its rows are the second dimension of the tile
@@ -231,77 +250,132 @@ def _warps(m: int, n: int, count: int) -> tuple[int, int] | None:
 
 
 def _tensor(operand: SSAValue, dot: tile.DotOp, written: set[SSAValue]) -> _Tensor | None:
-    load, body = operand.owner, dot.parent
+    made, body = operand.owner, dot.parent
     assert body is not None
-    if not isinstance(load, tile.LoadOp) or load.parent is not body or load.mask is not None or load.view in written:
+    reshape = made if isinstance(made, tile.ReshapeOp) else None
+    load = made if reshape is None else reshape.value.owner
+    if not isinstance(load, tile.LoadOp | tile.LoadBoxOp) or load.parent is not body or load.view in written:
         return None
-    if {use.operation for use in load.result.uses} != {dot} or not isinstance(load.view.owner, Block):
+    users = [(load.result, dot)] if reshape is None else [(load.result, reshape), (reshape.result, dot)]
+    if any({use.operation for use in value.uses} != {user} for value, user in users):
         return None
-    if body.args and isinstance(dot.parent_op(), scf.ForOp) and computed([load.offset, *load.bounds], body) is None:
+    if not isinstance(load.view.owner, Block) or load.view.owner.parent_op() is None:
+        return None
+    places = load.coordinates if isinstance(load, tile.LoadBoxOp) else [load.offset, *load.bounds]
+    if body.args and isinstance(dot.parent_op(), scf.ForOp) and computed([*places], body) is None:
+        return None
+    if isinstance(load, tile.LoadBoxOp):
+        return _tensor_of_box(load, reshape, shape(operand))
+    if load.mask is not None:
         return None
     strides, extents, size = tile.strides_of(load), shape(load.result), element_bytes(load.view)
-    if 1 not in strides or not widest_span(extents[strides.index(1)] * size) or load.view.owner.parent_op() is None:
+    if 1 not in strides or not widest_span(extents[strides.index(1)] * size):
+        return None
+    column = list(strides).index(1)
+    rows = prod(extents) // extents[column]
+    transposed = column == 0
+    matrix = (extents[0], rows) if transposed else (rows, extents[-1])
+    if column not in (0, len(extents) - 1) or shape(operand) != matrix:
         return None
     found = tensor_of(load.view, load.offset, load.bounds, extents, strides)
-    if found is None:
+    if found is None or (len(found.walked) > 1 and max(found.sides[:-1]) > BOX_EXTENT):
         return None
-    column = strides.index(1)
-    row = 1 - column
-    return _Tensor(found.extents, found.strides, found.coordinates, load, extents[row], extents[column], row == 1)
+    return _Tensor(
+        found.extents, found.strides, found.coordinates, found.sides, load, reshape, rows, extents[column], transposed
+    )
+
+
+def _tensor_of_box(load: tile.LoadBoxOp, reshape: tile.ReshapeOp | None, matrix: tuple[int, ...]) -> _Tensor | None:
+    """What a load of a box reads, where its rows are those of the matrix."""
+    (extents, strides), sides, size = load.tensor, shape(load.result), element_bytes(load.view)
+    rows, columns = prod(sides[:-1]), sides[-1]
+    if strides[-1] != 1 or not all(is_distance(each * size) for each in strides[:-1]) or len(strides) > TENSOR_RANK:
+        return None
+    if matrix != (rows, columns) or max(sides[:-1]) > BOX_EXTENT or not widest_span(columns * size):
+        return None
+    forms = tuple(linear_form(each) for each in load.coordinates)
+    return _Tensor(extents, strides, forms, sides, load, reshape, rows, columns, False)
 
 
 def tensor_of(
     view: SSAValue, offset: SSAValue, bounds: Sequence[SSAValue], extents: Sequence[int], strides: Sequence[int]
 ) -> Tensor | None:
-    """The tensor that an access of two dimensions is to, if boxes of it can be copied; None where that is not known.
+    """The tensor that an access to a tile is to, if boxes of it can be copied; None where that is not known.
 
-    One of the strides is 1, the other one a multiple of 16 bytes, and so is what a batch steps by.
+    One of the strides is 1, all others are multiples of 16 bytes, and so is what a batch steps by.
     """
     assert isinstance(view.type, MemRefType)
+    size, elements = element_bytes(view), int(view.type.get_shape()[0])
     column = list(strides).index(1)
-    row = 1 - column
-    pitch = strides[row]
-    if not is_distance(pitch * element_bytes(view)):
+    rows = [dim for dim in range(len(strides)) if dim != column]
+    if not rows or not all(is_distance(strides[dim] * size) for dim in rows):
         return None
-    rest, elements = linear_form(offset), int(view.type.get_shape()[0])
+    rest = linear_form(offset)
     known: dict[int, tuple[LinearForm, int]] = {}
-    for dim, unit in ((row, pitch), (column, 1)):
+    for dim in (*rows, column):
         if bounds:
             form = linear_form(bounds[dim])
             start = form.without_constant().times(-1)
             if not start.factors and form.constant >= extents[dim]:
                 continue  # a bound that binds nothing: as without
             known[dim] = start, form.constant
-            rest = rest + start.times(-unit)
+            rest = rest + start.times(-strides[dim])
+    pitch = min(strides[dim] for dim in rows)
     if column not in known:
         whole, start = rest.split(pitch)
-        rest = whole.times(pitch)
-        most = largest(start)
-        if most is None or most + extents[column] > pitch:
+        within, apart = _within_row(start, pitch - extents[column], size)
+        if within is None:
             return None
-        known[column] = start, pitch
-    if row not in known:
-        whole, left = rest.split(pitch)
-        known[row], rest = (whole, (elements - known[column][1]) // pitch + 1), left
-    batches = _batches(rest, element_bytes(view))
-    if batches is None:
+        known[column], rest = (within, pitch), whole.times(pitch) + apart
+    for dim in sorted(rows, key=lambda each: -strides[each]):
+        if dim not in known:
+            whole, rest = rest.split(strides[dim])
+            most = largest(whole)
+            if len(rows) == 1:
+                known[dim] = whole, (elements - known[column][1]) // pitch + 1
+            elif most is None:
+                return None
+            else:
+                known[dim] = whole, most + extents[dim]
+    batches = _batches(rest, size)
+    if batches is None or len(batches) + len(strides) > TENSOR_RANK or not 0 < known[column][1] <= pitch:
         return None
-    (first, rows), (second, columns) = known[row], known[column]
-    last = (rows - 1) * pitch + columns + sum((extent - 1) * stride for _, extent, stride in batches)
-    if not 0 < columns <= pitch or rows <= 0 or last > elements:
+    dims = [(form, extent, stride, 1) for form, extent, stride in batches]
+    dims += [(*known[dim], strides[dim], extents[dim]) for dim in (*rows, column)]
+    last = sum((extent - 1) * stride for _, extent, stride, _ in dims)
+    if any(extent <= 0 for _, extent, _, _ in dims) or last >= elements:
         return None
-    extents_, strides_ = [extent for _, extent, _ in batches], [stride for _, _, stride in batches]
-    forms = [form for form, _, _ in batches]
-    return Tensor((*extents_, rows, columns), (*strides_, pitch, 1), (*forms, first, second))
+    forms, extents_, strides_, sides = (tuple(each) for each in zip(*dims, strict=True))
+    return Tensor(extents_, strides_, forms, sides)
+
+
+def _within_row(start: LinearForm, most: int, size: int) -> tuple[LinearForm | None, LinearForm]:
+    """The part of a place that is seen to be no more than `most`, and what is left: dimensions of their own.
+
+    None where no part is.
+    """
+    apart = LinearForm()
+    for value, step in sorted(start.factors, key=lambda each: -each[1]):
+        reached = largest(start)
+        if reached is not None and reached <= most:
+            break
+        if not is_distance(step * size):
+            return None, apart
+        term = LinearForm(((value, step),))
+        start, apart = start + term.times(-1), apart + term
+    reached = largest(start)
+    return (start if reached is not None and reached <= most else None), apart
 
 
 def _batches(rest: LinearForm, size: int) -> list[tuple[LinearForm, int, int]] | None:
     """What is left of an offset as dimensions further outside: each a number, its extent and its stride."""
-    if rest.constant or len(rest.factors) > TENSOR_RANK - 2:
+    if rest.constant:
         return None
+    steps: dict[int, LinearForm] = {}
+    for value, stride in rest.factors:
+        steps[stride] = steps.get(stride, LinearForm()) + LinearForm(((value, 1),))
     found = []
-    for value, stride in sorted(rest.factors, key=lambda each: -each[1]):
-        form = LinearForm(((value, 1),), 0)
+    for stride, form in sorted(steps.items(), key=lambda each: -each[0]):
         most = largest(form)
         if most is None or not is_distance(stride * size):
             return None
@@ -345,10 +419,10 @@ def _stage(product: _Product, kernel: FuncOp) -> None:
     )
     done = circular_buffer.FinishOp(0, made)
     insert_before(dot, done, circular_buffer.ConsumerReleaseOp(circular.state, number))
-    loads = [product.a.load, product.b.load]
+    reads = [op for each in (product.a, product.b) for op in (each.reshape, each.load) if op is not None]
     replace_by_values(dot, done.results)
-    for load in loads:
-        erase(load)
+    for read in reads:
+        erase(read)
     set_warps(kernel, product.warps)
     for op in operations(kernel.body):
         if isinstance(op, tile.StoreOp) and op.align is None:
@@ -359,9 +433,9 @@ def _stage(product: _Product, kernel: FuncOp) -> None:
 
 
 def _boxes(tensor: _Tensor, buffer: SSAValue, add: Add) -> list[circular_buffer.BulkLoadOp]:
-    """Columns of rows as wide as the swizzle, in boxes of 256 rows at most."""
+    """Columns of rows as wide as the swizzle, in boxes of 256 rows at most along a dimension."""
     width = tensor.swizzle // tensor.size
-    height = min(tensor.rows, BOX_EXTENT)
+    height = tensor.rows if len(tensor.walked) > 1 else min(tensor.rows, BOX_EXTENT)
     box, found = tensor.box(height, width, tensor.swizzle), []
     for column in range(0, tensor.columns, width):
         for row in range(0, tensor.rows, height):

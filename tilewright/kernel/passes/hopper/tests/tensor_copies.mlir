@@ -48,6 +48,14 @@
 // CHECK:         tile.staged_dot "wgmma_m64n128k8_tf32_f32" %{{.*}} memory "#nvmma<swizzle=128, bits=32, transposed=true>", %{{.*}} memory "#nvmma<swizzle=128, bits=32, transposed=true>"[%{{.*}}] depth 32 registers "a", %acc
 // CHECK-LABEL: @along_both
 // CHECK-NOT:     tile.circular_buffer
+// A tile of several dimensions is a box: a window moves it, and bounds are those of the image. What a load of a box has
+// outside of its tensor is zeros, which the copy engine knows by itself.
+// CHECK-LABEL: @window
+// CHECK:         tile.bulk_load %a[%{{.*}}, %{{.*}}, %{{.*}}] to %{{.*}} at 0 extents [10, 8, 64] strides [640, 64, 1] box [8, 8, 64] swizzle 128
+// CHECK:         tile.staged_dot "wgmma_m64n64k16_f16_f32"
+// CHECK-LABEL: @outside
+// CHECK:         tile.bulk_load %a[%{{.*}}, %{{.*}}, %{{.*}}] to %{{.*}} at 0 extents [8, 8, 64] strides [512, 64, 1] box [8, 8, 64] swizzle 128
+// CHECK:         tile.staged_dot "wgmma_m64n64k16_f16_f32"
 builtin.module attributes {"tile.target" = {units = "mbarrier tma wgmma", multiprocessors = 2 : i64, shared_bytes = 232448 : i64}} {
 tile.func @plain(%a: memref<16384xf16>, %b: memref<16384xf16>, %c: memref<16384xf32>) grid [2] {
   %p = tile.program_id 0
@@ -239,6 +247,47 @@ tile.func @along_both(%a: memref<32768xf32>, %b: memref<16384xf32>, %c: memref<3
     scf.yield %d : tensor<256x128xf32>
   }
   tile.store %r, %c[%low] strides [128, 1] align 16 : tensor<256x128xf32>, memref<32768xf32>
+  tile.return
+}
+tile.func @window(%a: memref<6400xf16>, %b: memref<12288xf16>, %c: memref<4096xf32>) grid [1] {
+  %low = arith.constant 0 : index
+  %three = arith.constant 3 : index
+  %one = arith.constant 1 : index
+  %ten = arith.constant 10 : index
+  %side = arith.constant 8 : index
+  %row = arith.constant 640 : index
+  %matrix = arith.constant 4096 : index
+  %channels = arith.constant 64 : index
+  %z = arith.constant dense<0.0> : tensor<64x64xf32>
+  %r = scf.for %t = %low to %three step %one iter_args(%acc = %z) -> (tensor<64x64xf32>) {
+    %ao = arith.muli %t, %row : index
+    %bo = arith.muli %t, %matrix : index
+    %left = arith.subi %ten, %t : index
+    %x = tile.load %a[%ao] bounds (%left, %side, %channels) strides [640, 64, 1] : memref<6400xf16> -> tensor<8x8x64xf16>
+    %m = tile.reshape %x : tensor<8x8x64xf16> -> tensor<64x64xf16>
+    %y = tile.load %b[%bo] strides [64, 1] : memref<12288xf16> -> tensor<64x64xf16>
+    %d = tile.dot "mma_m16n8k16_f16_f32" %m, %y, %acc unsigned "" : tensor<64x64xf16>, tensor<64x64xf16>, tensor<64x64xf32>
+    scf.yield %d : tensor<64x64xf32>
+  }
+  tile.store %r, %c[%low] strides [64, 1] : tensor<64x64xf32>, memref<4096xf32>
+  tile.return
+}
+tile.func @outside(%a: memref<4096xf16>, %b: memref<12288xf16>, %c: memref<4096xf32>) grid [1] {
+  %low = arith.constant 0 : index
+  %three = arith.constant 3 : index
+  %one = arith.constant 1 : index
+  %matrix = arith.constant 4096 : index
+  %z = arith.constant dense<0.0> : tensor<64x64xf32>
+  %r = scf.for %t = %low to %three step %one iter_args(%acc = %z) -> (tensor<64x64xf32>) {
+    %i = arith.subi %t, %one : index
+    %bo = arith.muli %t, %matrix : index
+    %x = tile.load_box %a[%i, %low, %low] extents [8, 8, 64] strides [512, 64, 1] : memref<4096xf16> -> tensor<8x8x64xf16>
+    %m = tile.reshape %x : tensor<8x8x64xf16> -> tensor<64x64xf16>
+    %y = tile.load %b[%bo] strides [64, 1] : memref<12288xf16> -> tensor<64x64xf16>
+    %d = tile.dot "mma_m16n8k16_f16_f32" %m, %y, %acc unsigned "" : tensor<64x64xf16>, tensor<64x64xf16>, tensor<64x64xf32>
+    scf.yield %d : tensor<64x64xf32>
+  }
+  tile.store %r, %c[%low] strides [64, 1] : tensor<64x64xf32>, memref<4096xf32>
   tile.return
 }
 }

@@ -9,6 +9,15 @@
 // CHECK-LABEL: @of_one_warp
 // CHECK-SAME:    attributes {warps = array<i64: 4, 1>}
 // CHECK:         tile.dot "mma_m16n8k16_bf16_f32"
+
+// A load of a box that nothing copies is one of threads: bounds, a mask where a coordinate may be negative, and a place
+// inside the view where there is no element.
+// CHECK-LABEL: @box
+// CHECK:         %[[I:.*]] = tile.iota 0 : tensor<8x64xi64>
+// CHECK:         %[[M:.*]] = tile.compare "ge"
+// CHECK:         %[[O:.*]] = tile.select
+// CHECK:         tile.load %a[%[[O]]] bounds(%{{.*}}, %{{.*}}) mask %[[M]] : tensor<8x64xi1> strides [64, 1]
+// CHECK-NOT:     tile.load_box
 builtin.module {
 tile.func @left_alone(%a: memref<2048xf16>, %b: memref<4096xf16>, %c: memref<32768xf32>) grid [1] attributes {warps = array<i64: 8, 1>} {
   %o = arith.constant 0 : index
@@ -26,6 +35,15 @@ tile.func @of_one_warp(%a: memref<1024xbf16>, %b: memref<1024xbf16>, %c: memref<
   %y = tile.load %b[%o] strides [64, 1] align 16 : memref<1024xbf16> -> tensor<16x64xbf16>
   %d = tile.dot "mma_m16n8k16_bf16_f32" %x, %y, %z unsigned "" : tensor<64x16xbf16>, tensor<16x64xbf16>, tensor<64x64xf32>
   tile.store %d, %c[%o] strides [64, 1] align 16 : tensor<64x64xf32>, memref<4096xf32>
+  tile.return
+}
+tile.func @box(%a: memref<512xf16>, %c: memref<512xf16>) grid [3] {
+  %p = tile.program_id 0
+  %one = arith.constant 1 : index
+  %low = arith.constant 0 : index
+  %i = arith.subi %p, %one : index
+  %x = tile.load_box %a[%i, %low] extents [8, 64] strides [64, 1] : memref<512xf16> -> tensor<8x64xf16>
+  tile.store %x, %c[%low] strides [64, 1] : tensor<8x64xf16>, memref<512xf16>
   tile.return
 }
 }
