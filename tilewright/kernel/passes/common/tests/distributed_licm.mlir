@@ -50,6 +50,27 @@ tile.func @only_a_barrier(%out: memref<64xf32>) grid [1] threads [32, 1, 1] warp
   tile.return
 }
 
+// A wait for an mbarrier shows what a tensor copy of another warp brought.
+// CHECK-LABEL: @only_an_mbarrier
+// CHECK:         scf.for
+// CHECK-NEXT:      simt.mbarrier_wait
+// CHECK-NEXT:      %x = tile.load %s
+tile.func @only_an_mbarrier(%in: memref<64xf32>, %out: memref<64xf32>) grid [1] threads [32, 1, 1] warp 32 {
+  %t = simt.thread_id 0
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c4 = arith.constant 4 : index
+  %s = simt.shared align 128 : memref<64xf32, "shared">
+  %b = simt.shared align 8 : memref<1xi64, "shared">
+  simt.tensor_load %in[%c0] to %s[%c0] counted %b[%c0] extents [64] strides [1] box [64] swizzle 0 : memref<64xf32>, memref<64xf32, "shared">, memref<1xi64, "shared">
+  scf.for %i = %c0 to %c4 step %c1 {
+    simt.mbarrier_wait %b[%c0] parity %c0 : memref<1xi64, "shared">
+    %x = tile.load %s[%c0] strides [] : memref<64xf32, "shared"> -> f32
+    tile.store %x, %out[%t] strides [] : f32, memref<64xf32>
+  }
+  tile.return
+}
+
 // Products and shuffles leave a loop that surely runs, never a branch or a loop that may not run.
 // CHECK-LABEL: @warps
 // CHECK:         %p = simt.shuffle
