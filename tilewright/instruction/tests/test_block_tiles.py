@@ -10,7 +10,7 @@ import pytest
 from tilewright.expr.graph import GraphBuilder
 from tilewright.expr.ops import linalg
 from tilewright.instruction import block_tiles
-from tilewright.instruction.block_tiles import Ranking, extents, registers
+from tilewright.instruction.block_tiles import Ranking, Reading, extents, registers
 from tilewright.instruction.gpu_products import GpuProducts, block_candidates, block_shape
 from tilewright.instruction.products import find_product
 from tilewright.kernel.passes.gpu import tf32x3
@@ -178,7 +178,9 @@ def test_candidates_keep_their_limits(sizes: Sizes) -> None:
 
 
 def test_what_threads_load_passes_their_registers() -> None:
-    copied, loaded = (ranked((4096, 64, 512), "sm_80", loaded=(each, False)).candidates for each in (False, True))
+    copied, loaded = (
+        ranked((4096, 64, 512), "sm_80", reading=Reading(loaded=(each, False))).candidates for each in (False, True)
+    )
     held = {replace(each.shape, stages=1, splits=1): each.registers for each in copied}
     for each in loaded:
         elements = each.shape.m * each.shape.k // (32 * each.shape.warps[0] * each.shape.warps[1])
