@@ -36,8 +36,10 @@ SPARE_REGISTERS = 24  # of a thread: addresses, bounds, what a function keeps
 TOGETHER = 24  # registers of a thread that loads under way wait for: what the assembler leaves so of softmax and norms
 MOST_LIVE = 6  # of a thread's tiles: what has been used makes room
 
-# Assumed, orders of magnitude that no GPU has measured: cycles that a block waits, and parts of times.
+# Measured on an H200 (`bench.gpu.calibrate`): 29 cycles.
 SHUFFLE_CYCLES = 30  # of one step of a butterfly: the latency of a shuffle and of an addition
+
+# Assumed, orders of magnitude: cycles that a block waits, and parts of times.
 BARRIER_CYCLES = 150  # of a reduction over warps: two barriers, and what passes through shared memory
 ISSUE_CYCLES = 2  # from one instruction of a warp to the next, where others do not wait for it
 ALONE = 0.1  # of the time that memory is idle for, where one block is on a multiprocessor and computes by turns
