@@ -191,10 +191,14 @@ class _BlockTile(OutputTile):
         """The same of an operand that is read outside of its shape, where it is 0."""
         found = box_dims(operand)
         assert found is not None, "the rule has seen them"
+        tiled = [axis for axis, _ in dims]
         places = [self.address(dim.place.expression(), where) for dim in found]
-        inside = [next((axis for axis, _ in dims if place.coefficient(axis)), None) for place in places]
-        order = [axis for axis in inside if axis is not None]
-        assert order == [axis for axis, _ in dims], "rows and columns of a tile follow each other as in memory"
+        walked = [[position for position, axis in enumerate(tiled) if place.coefficient(axis)] for place in places]
+        seen = sorted(position for positions in walked for position in positions)
+        assert seen == list(range(len(tiled))), "the rule takes one loop of a tile for a dimension"
+        order = sorted(range(len(found)), key=lambda number: walked[number] or [-1])  # as rows and columns of the tile
+        found, places = [found[number] for number in order], [places[number] for number in order]
+        inside = [tiled[walked[number][0]] if walked[number] else None for number in order]
         first = [self.builder.affine(place, counters) for place in places]
         extents, strides = [dim.extent for dim in found], [dim.stride for dim in found]
         sides = [1 if axis is None else int(axis.extent) for axis in inside]  # type: ignore[arg-type]

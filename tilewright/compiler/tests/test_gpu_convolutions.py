@@ -19,7 +19,7 @@ from tilewright.expr import dtypes
 from tilewright.expr.core import Tensor, static_shape
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
-from tilewright.expr.ops import conv, elementwise
+from tilewright.expr.ops import conv, elementwise, shape
 from tilewright.instruction.block_tiles import Candidate, Ranking
 from tilewright.kernel.interpreter import run_kernel
 from tilewright.machine.registry import resolve
@@ -177,11 +177,45 @@ def test_what_is_outside_is_masked_where_threads_copy_it_all_the_same() -> None:
     assert "mma.sync" in made.code.ptx
 
 
-def test_weights_that_are_given_are_laid_out_anew_where_that_is_cheaper() -> None:
-    shape = (128, 256, 3, 3)
+@pytest.mark.parametrize("choose", [by_boxes, by_warps, None])
+def test_an_image_whose_border_is_not_in_memory_may_lie_in_another_order_than_the_result(choose: Any) -> None:
+    """Rows of a tile follow the result, and memory follows what wrote the image."""
 
     def build(b: GraphBuilder) -> Tensor:
-        return conv.conv(b.input("x", (8, 256, 8, 8), "f16"), b.input("w", shape, "f16"), pads=1)
+        y = elementwise.relu(conv.conv(b.input("x", (1, 40, 6, 7), "f16"), b.constant(values((40, 40, 1, 1)), "v")))
+        return conv.conv(shape.transpose(y, (0, 1, 3, 2)), weights(b, (24, 40, 3, 3), known=True), pads=(0, 1))
+
+    made = check(build, choose)
+    assert not [name for name in made.kernels if "border" in name]
+
+
+def test_threads_bring_boxes_of_an_image_with_several_loops_of_k() -> None:
+    """A k tile of threads would have points of the window too, where the channels are few."""
+
+    def build(b: GraphBuilder) -> Tensor:
+        image = b.input("x", (3, 32, 5, 5), "bf16")
+        return conv.conv(image, weights(b, (6, 16, 2, 2), False, "bf16"), pads=2, dilations=2, groups=2)
+
+    made = check(build, by_warps)
+    assert not [name for name in made.kernels if "border" in name]
+    assert "mma.sync" in made.code.ptx
+
+
+def test_an_image_that_lies_along_its_rows_keeps_its_border() -> None:
+    """Neighbours along m, outside of the shape: no box has them."""
+
+    def build(b: GraphBuilder) -> Tensor:
+        y = elementwise.relu(conv.conv(b.input("x", (1, 40, 1, 8), "f16"), b.constant(values((40, 40, 1, 1)), "v")))
+        return conv.conv(y, b.input("w", (3, 40, 1, 3), "f16"), pads=1, dilations=2)
+
+    assert "no copy engine brings what reads it" in check(build, None).said("border of relu")
+
+
+def test_weights_that_are_given_are_laid_out_anew_where_that_is_cheaper() -> None:
+    extents = (128, 256, 3, 3)
+
+    def build(b: GraphBuilder) -> Tensor:
+        return conv.conv(b.input("x", (8, 256, 8, 8), "f16"), b.input("w", extents, "f16"), pads=1)
 
     graph, machine = graph_of(build), resolve(MACHINE)
     plan = make_plan(graph, machine, 1, Options(cache=False))
@@ -197,8 +231,10 @@ def test_weights_that_are_given_are_laid_out_anew_where_that_is_cheaper() -> Non
 
 
 def test_an_image_by_channels_is_laid_out_anew_for_what_is_read_of_it() -> None:
-    shape = (32, 256, 56, 56)
-    graph = graph_of(lambda b: conv.conv(b.input("x", shape, "f16"), b.input("w", (128, 256, 1, 1), "f16"), strides=2))
+    extents = (32, 256, 56, 56)
+    graph = graph_of(
+        lambda b: conv.conv(b.input("x", extents, "f16"), b.input("w", (128, 256, 1, 1), "f16"), strides=2)
+    )
     plan = make_plan(graph, resolve(MACHINE), 1, Options(cache=False))
     assert [kernel.name for kernel in plan.kernels] == ["x.packed", "conv"]
     (packed,) = (stored for name, stored in plan.stored.items() if name.startswith("relayout."))

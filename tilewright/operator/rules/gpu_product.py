@@ -18,7 +18,7 @@ from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis
 from tilewright.layouts.copy_engine import FRAGMENT_BYTES, ROW_MULTIPLE, TENSOR_RANK, TRANSPOSED_BYTES, is_distance
 from tilewright.operator.block_tree import BlockTree
-from tilewright.operator.box_dims import box_dims
+from tilewright.operator.box_dims import BoxDim, box_dims
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.product import Operand, Product
 
@@ -74,8 +74,19 @@ class TileLoops:
 
 
 def loops_of_threads(work: Product) -> TileLoops:
-    """Where threads copy the operands: tiles have points of all loops."""
-    return TileLoops(work.rows, tuple(_by_stride(work)))
+    """Where threads copy the operands: tiles have points of all loops.
+
+    Of a factor with a guard, tiles are boxes of its tensor for threads too: they have points of one k loop, the longest
+    one for which no two loops of a tile walk one dimension.
+    """
+    depth = tuple(_by_stride(work))
+    if work.a.guard is None:
+        return TileLoops(work.rows, depth)
+    dims = box_dims(work.a) or []
+    usable = [axis for axis in depth if dims and all(_is_side(dim, (*work.rows, axis)) for dim in dims)]
+    assert usable, f"{work.a.tensor.name} has no border in memory, but no tile of it is a box (`leave_border`)"
+    walked = max(usable, key=lambda axis: axis.size)
+    return TileLoops(work.rows, (walked,), 1, prod(axis.size for axis in depth if axis != walked))
 
 
 def loops_of_bulk_copies(work: Product, element_bytes: int) -> tuple[TileLoops | None, str]:
@@ -95,6 +106,8 @@ def loops_of_bulk_copies(work: Product, element_bytes: int) -> tuple[TileLoops |
             return None, f"neighbours of {name} are walked by {len(near)} of {len(outside) + len(work.depth)} loops"
         if near[0] not in work.depth:
             away.append(name)
+            if operand.guard is not None:
+                return None, f"{name} is read outside of its shape and does not lie along k"
         if away and element_bytes not in (TRANSPOSED_BYTES, FRAGMENT_BYTES):
             fact = f"elements of {element_bytes} bytes are not transposed, only those of 2"
             return None, f"{name} does not lie along k: {fact}"
@@ -152,14 +165,20 @@ def _refuse_guarded(operand: Operand, tiled: Sequence[Axis], element_bytes: int)
     if len(dims) > TENSOR_RANK:
         return f"{name} is read along {len(dims)} dimensions, {TENSOR_RANK} at most"
     for dim in dims:
-        walked = [axis for axis in tiled if axis in dim.place.terms]
-        if len(walked) > 1 or any(dim.place.coefficient(axis) != 1 for axis in walked):
+        if not _is_side(dim, tiled):
+            walked = [axis for axis in tiled if axis in dim.place.terms]
             steps = " + ".join(f"{dim.place.coefficient(axis)} {axis.name}" for axis in walked)
             return f"{name} is read outside of its shape, along {steps}: boxes have neighbours"
         if dim.stride != 1 and not is_distance(dim.stride * element_bytes):
             fact = f"{dim.stride * element_bytes} bytes apart, no multiple of {ROW_MULTIPLE}"
             return f"rows of {name} are {fact}"
     return ""
+
+
+def _is_side(dim: BoxDim, tiled: Sequence[Axis]) -> bool:
+    """Whether a tile with points of the loops `tiled` has neighbours along a dimension: one loop walks it, by 1."""
+    steps = [dim.place.coefficient(axis) for axis in tiled if axis in dim.place.terms]
+    return steps in ([], [1])
 
 
 def dimension_of(step: int, strides: Collection[int]) -> int:
