@@ -15,7 +15,7 @@ from tilewright.dataclass import dataclass
 from tilewright.decision import Cost, Decision
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
-from tilewright.expr.core import Axis, Compute, Const, Expr, Read, Tensor
+from tilewright.expr.core import Axis, Compute, Const, Expr, Read, Tensor, static_shape
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.rewrite import substitute
 from tilewright.instruction.order import Index, Order, undivided
@@ -108,7 +108,10 @@ def _text(factors: Sequence[Factor]) -> str:
 
 
 def _copies(planning: Planning, machine: Gpu, product: MappedProduct, read: Read, operand: Operand) -> Iterator[Factor]:
-    """The factor as a copy with neighbours along a sum, if it is no constant and threads would copy single elements."""
+    """The factor as a copy with neighbours along a sum.
+
+    Nothing for a constant, for a factor that is read outside of its shape, and where threads copy vectors.
+    """
     tiled, size = (*(product.rows if read == product.a else (product.columns,)), *product.depth), dtypes.size_bytes
     stays = read.tensor.name in planning.constants or operand.guard is not None
     if stays or not is_scattered(operand, tiled, size(read.dtype)):
@@ -181,7 +184,7 @@ def _ordered(read: Read, near: Axis) -> tuple[Read, Order, tuple[Expr, ...]]:
 
 def _copy_cycles(planning: Planning, machine: Gpu, relayout: Compute) -> float:
     """Of the kernel of a copy, with its launch."""
-    statements = statements_of(planning, relayout, row_major(tuple(int(each) for each in relayout.output.shape)))  # type: ignore[arg-type]
+    statements = statements_of(planning, relayout, row_major(static_shape(relayout.output.shape)))
     _, decision = schedule_statements(statements, machine, planning.threads, relayout.name)
     assert decision.cost is not None, "kernels of blocks have a model"
     return decision.cost.cycles or 0.0

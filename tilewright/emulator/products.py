@@ -22,7 +22,7 @@ class Unit:
 
     `bits16` products of f16 or bf16 are added at once, `bits32` of tf32, twice `bits16` of 8-bit floats; the blocks of
     a longer K follow each other. Terms keep `fraction` bits behind the leading bit of the largest one, those of 8-bit
-    floats `fraction8`; f32 has 23. `rounding` is that of the sum of a block to f32: toward zero ("rz"), nearest ("rn").
+    floats `fraction8`; f32 has 23.
     Where `unpacks8`, `mma` of 8-bit floats is assembled to conversions and products of f16 (`multiply_unpacked`).
     """
 
@@ -30,7 +30,6 @@ class Unit:
     bits32: int
     fraction: int
     fraction8: int = 13
-    rounding: str = "rz"
     unpacks8: bool = False
 
 
@@ -116,7 +115,7 @@ def multiply(
     for start in range(0, a.shape[2], width):
         part = slice(start, start + width)
         exponents = exponents_a[:, :, part], exponents_b[:, part]
-        c = block_sum(a[:, :, part], b[:, part], c, exponents, fraction, result, unit.rounding)
+        c = block_sum(a[:, :, part], b[:, part], c, exponents, fraction, result)
     return c
 
 
@@ -140,9 +139,7 @@ def _exponents(values: Array, least: int) -> Array:
     return np.where(values == 0, np.int32(-100_000), np.maximum(exponents, least))
 
 
-def block_sum(
-    a: Array, b: Array, c: Array, exponents_of: tuple[Array, Array], fraction: int, result: str, rounding: str = "rz"
-) -> Array:
+def block_sum(a: Array, b: Array, c: Array, exponents_of: tuple[Array, Array], fraction: int, result: str) -> Array:
     """``c + a @ b`` as a matrix unit adds one block of K: all products and the addend at once.
 
     1. Products are exact. The exponent of a product is the sum of those of its factors (`exponents_of`), so that its
@@ -150,9 +147,9 @@ def block_sum(
     2. All terms, c among them, are aligned to the largest exponent of any, and cut to `fraction` bits behind its
        leading bit: toward zero, each by itself. A term that is smaller than the last of these bits is lost.
     3. The terms are added exactly.
-    4. The sum is normalised and rounded to f32 by `rounding`, or to nearest for a result of f16.
+    4. The sum is normalised and rounded: toward zero for a result of f32, to nearest for one of f16.
 
-    With "rz" the error of a sum that passes through many blocks has the sign of the sum, and grows with their number.
+    Where a sum of f32 passes through many blocks, its error has the sign of the sum and grows with their number.
     Where a term is infinite or NaN, the result is that of plain addition.
     """
     ea, eb = exponents_of
@@ -166,7 +163,7 @@ def block_sum(
     if not np.isfinite(found).all() or not np.isfinite(c).all():
         plain = terms.sum(axis=-1) + c
         found = np.where(np.isfinite(plain) & np.isfinite(found), found, plain)
-    narrow = to_f16(found) if result == "f16" else to_f32(found, rounding)
+    narrow = to_f16(found) if result == "f16" else to_f32(found, "rz")
     return narrow.astype(np.float64)
 
 

@@ -78,8 +78,8 @@ class Reading:
 class BlockProblem:
     """A product for blocks: sizes, how often it is done, types, and the bytes of an element of the stored result.
 
-    `no_bulk_copies` says why the copy engine cannot move an operand; "" where it can. `loaded` tells of a and of b
-    whether threads load them into registers first. `input_precision` is that of `Options`.
+    `no_bulk_copies` says why the copy engine cannot move an operand; "" where it can. `input_precision` is that of
+    `Options`.
     """
 
     m: int
