@@ -89,8 +89,9 @@ class Launch(Readable):
 
     `operands` are the arguments of a kernel of a GPU; the machine code of a CPU computes its own. In a loop on a CPU a
     launch runs `trips` times: `flops`, `bytes` and `cycles` are those of all trips, `programs` those of one. `cycles`
-    are predicted for one core of a CPU with all data near (0: there is no model), `constant_bytes` of `bytes` are
-    constants, and `instruction` is the record that a product runs on.
+    are predicted for one core of a CPU with all data near, or for the whole of a GPU (0: there is no model; that of the
+    kernels of split sums is with the first); `constant_bytes` of `bytes` are constants, and `instruction` is the record
+    that a product runs on.
     """
 
     name: str = required(string)

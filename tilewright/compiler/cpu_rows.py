@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from tilewright.compiler.planning import Planning
 from tilewright.compiler.rows import add_kernel, by_stride, lanes_of
+from tilewright.decision import Decision
 from tilewright.graph.groups import Group
 from tilewright.machine.description import Cpu
 from tilewright.operator.cycles import nest_cycles
 from tilewright.operator.loop_partition import parts_of
 from tilewright.operator.statements import Statements, drop_unit_loops, fuse_loops, point_count
+from tilewright.tiles.kernel import Kernel
 
 
 def add_rows(planning: Planning, group: Group, statements: Statements, flops: int, machine: Cpu) -> None:
@@ -28,6 +29,6 @@ def add_rows(planning: Planning, group: Group, statements: Statements, flops: in
         add_kernel(planning, name, tidy, group.stored, share, lanes)
 
 
-def row_cycles(machine: Cpu) -> Callable[..., Any]:
-    """What predicts the cycles of a kernel of rows."""
+def row_cycles(machine: Cpu, scheduled: Kernel, decision: Decision) -> Callable[[Kernel], float]:
+    """What predicts the cycles of a kernel of rows: those of its tree, whoever chose it."""
     return partial(nest_cycles, machine=machine)

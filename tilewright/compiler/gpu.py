@@ -6,11 +6,15 @@ which nothing here runs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from xdsl.dialects.builtin import ModuleOp
 
 from tilewright.codegen.amdgpu import pipeline as amd
 from tilewright.codegen.amdgpu import target as amd_target
 from tilewright.codegen.gpu.target import GpuTarget, described
+from tilewright.codegen.host_program import Launch
 from tilewright.codegen.nvptx import pipeline as nvidia
 from tilewright.codegen.nvptx.simt import LANES
 from tilewright.compiler.plan import Plan
@@ -19,6 +23,7 @@ from tilewright.compiler.target import Generated
 from tilewright.errors import InvalidArgument, InvalidMachine
 from tilewright.graph.passes import table
 from tilewright.kernel import dialect as tile
+from tilewright.kernel.passes.gpu.split_k import PARTS
 from tilewright.kernel.passes.table import run_pipeline
 from tilewright.kernel.records import carry
 from tilewright.kernel.target import triple_of
@@ -59,7 +64,17 @@ def generate(plan: Plan, placement: Placement, machine: Gpu, options: Options) -
     tiles = print_module(program)
     distribute(program, options)
     made = nvidia.generate(program)
+    made = replace(made, launches=_with_cycles(plan, made.launches))
     return Generated(made.ptx.encode(), placement.packed(plan), print_module(program), tiles, made)
+
+
+def _with_cycles(plan: Plan, launches: Sequence[Launch]) -> tuple[Launch, ...]:
+    """The launches with the predicted cycles of their kernels: of a sum in parts both kernels' are the first one's."""
+    names = {each.name for each in launches}
+    cycles = {each.name: round(each.cycles) for each in plan.kernels}
+    parts = {f"{name}{PARTS}": name for name in cycles if f"{name}{PARTS}" in names}
+    cycles |= {first: cycles[name] for first, name in parts.items()} | dict.fromkeys(parts.values(), 0)
+    return tuple(replace(each, cycles=cycles.get(each.name, 0)) for each in launches)
 
 
 def form(program: ModuleOp, name: str, options: Options, where: str = "") -> str | bytes:

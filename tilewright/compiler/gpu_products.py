@@ -8,7 +8,7 @@ from math import inf
 
 from tilewright.compiler.gpu_relayouts import Factor, choose_factors, is_scattered
 from tilewright.compiler.packed import place_relayout
-from tilewright.compiler.planning import Planning, Stored, points
+from tilewright.compiler.planning import Planning, Stored, cycles_of_rule, points
 from tilewright.compiler.products import operand_of, work_of
 from tilewright.compiler.rows import fill_borders
 from tilewright.dataclass import dataclass
@@ -76,7 +76,8 @@ def plan_product(planning: Planning, group: Group, machine: Gpu) -> None:
     kernel, divided = schedule_blocks(work, shape, group.kernel, chosen.loops)
     plan.decisions.append(divided)
     name = planning.name_kernel(group.kernel)
-    planning.add_scheduled(name, kernel, divided, (result.output.name,), 2 * points(node))
+    cycles = cycles_of_rule(kernel, chosen.decision)
+    planning.add_scheduled(name, kernel, divided, (result.output.name,), 2 * points(node), cycles=cycles)
     plan.products[node.name] = {
         "kernel": name, **running.to_json(), "instruction": shape.intrinsic, "precision": shape.precision,
         "block": [shape.m, shape.n, shape.k], "warps": list(shape.warps), "stages": shape.stages,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
-from tilewright.compiler.planning import Planning, no_model
+from tilewright.compiler.planning import Planning, cycles_of_rule
 from tilewright.compiler.rows import add_kernel, lanes_of
 from tilewright.decision import Decision
 from tilewright.expr.core import identity, static_shape
@@ -55,6 +54,6 @@ def schedule_rows(
     return schedule_on_blocks(statements, machine, subject)
 
 
-def row_cycles(machine: Gpu) -> Callable[..., Any]:
-    """What predicts the cycles of a kernel of rows: nothing does."""
-    return no_model
+def row_cycles(machine: Gpu, scheduled: Kernel, decision: Decision) -> Callable[[Kernel], float]:
+    """What predicts the cycles of a kernel of rows: the rule for its own tree, nothing for another one."""
+    return cycles_of_rule(scheduled, decision)

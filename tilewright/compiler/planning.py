@@ -124,6 +124,12 @@ def no_model(_: ScheduledKernel) -> float:
     return 0.0
 
 
+def cycles_of_rule(own: ScheduledKernel, decision: Decision) -> Callable[[ScheduledKernel], float]:
+    """The predicted cycles of a decision for the kernel that it chose, and no model of a kernel with another tree."""
+    cycles = decision.cost.cycles if decision.cost is not None else None
+    return lambda scheduled: (cycles or 0.0) if scheduled is own else 0.0
+
+
 def _undecided(*_: Any) -> None:
     """Leave a choice to the rules."""
 

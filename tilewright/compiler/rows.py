@@ -91,7 +91,7 @@ def add_kernel(
 ) -> None:  # fmt: skip
     """Schedule statements and add their kernel, for all threads unless `threads` says how many."""
     kernel, decision = schedule_statements(statements, planning.machine, threads or planning.threads, name, lanes)
-    cycles = planning.rules.row_cycles(planning.machine)
+    cycles = planning.rules.row_cycles(planning.machine, kernel, decision)
     with planning.about(name):
         planning.plan.decisions.append(decision)
         planning.add_scheduled(planning.name_kernel(name), kernel, decision, writes, flops, cycles=cycles)

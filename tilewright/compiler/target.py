@@ -65,8 +65,8 @@ class Rules(Protocol):
     ) -> tuple[Kernel, Decision]:
         """The kernel of statements; vectors have `lanes` lanes where an instruction was chosen."""
 
-    def row_cycles(self, machine: Any) -> Callable[..., Any]:
-        """What predicts the cycles of a kernel of rows."""
+    def row_cycles(self, machine: Any, scheduled: Kernel, decision: Decision) -> Callable[[Kernel], float]:
+        """What predicts the cycles of a kernel of rows, of which `scheduled` is the rule's, chosen by `decision`."""
 
     def plan_product(self, planning: Planning, group: Group, machine: Any) -> None:
         """Place the result of a product with its epilogue, and add its kernels."""

@@ -1,5 +1,6 @@
 """What decisions say of themselves: their numbers, and which kernel they are about."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import tilewright
 from tests.random_graphs import graphs
 from tilewright.compiler.compile import resolve_target
 from tilewright.compiler.plan import make_plan
@@ -16,6 +18,7 @@ from tilewright.expr import GraphBuilder
 from tilewright.expr.graph import Graph
 from tilewright.expr.ops import conv, elementwise, linalg, norm
 from tilewright.machine import Cpu
+from tilewright.options import Options
 from tilewright.runtime.explanation import Explanation
 
 MACHINES = ("znver5", "x86-64-v2", "x86-64-v3", "aarch64", "sm_80", "sm_90a", "gfx1100")
@@ -98,3 +101,23 @@ def test_decisions_survive_json() -> None:
     made = Decision("tile of y", "a", "it is fast", "b", "slow", (Refusal("c", "fits", "9 > 8", Cost(seconds=1.0)),),
                     Cost(cycles=2.0, bytes=3), Cost(cycles=4.0), "y")  # fmt: skip
     assert Decision.from_json(made.to_json()) == made
+
+
+def test_kernels_of_gpus_have_the_cycles_of_their_rule() -> None:
+    """A sum in parts has those of both kernels at the first; a kernel with another tree than the rule's has none."""
+    b = GraphBuilder("wide")
+    x, w = b.input("x", (64, 8192), "f16"), b.input("w", (64, 8192), "f16")
+    graph = b.finish([norm.softmax(linalg.matmul(x, w, transpose_b=True), name="y")])
+    options = Options(cache=False)
+    module = tilewright.compile(graph, machine="sm_90a", device="emulator", options=options)
+    launches = {each.name: each.cycles for each in module.manifest.launches}
+    plan = json.loads(module.artifact.plan)
+    decisions = [Decision.from_json(each) for each in plan["decisions"]]
+    decided = {each.subject: each.cost.cycles or 0 for each in decisions if each.cost is not None}
+    assert launches == {
+        "matmul.acc_parts": round(decided["block of matmul.acc"]), "matmul.acc": 0, "y": round(decided["tile of y"])
+    }  # fmt: skip
+    assert f"{launches['y']:,} cycles predicted" in module.explain()
+    trees = {"y": plan["trees"]["y"]}
+    again = tilewright.compile(graph, machine="sm_90a", device="emulator", options=replace(options, trees=trees))
+    assert {each.name: each.cycles for each in again.manifest.launches}["y"] == 0, "no rule has priced a tree that is given"

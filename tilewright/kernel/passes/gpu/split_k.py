@@ -25,6 +25,9 @@ from tilewright.kernel.rewrite import constant, insert_before, replace_by_values
 ARENA_ALIGN = 256
 
 
+PARTS = "_parts"  # what the name of the kernel that sums the parts ends in
+
+
 @dataclass(frozen=True)
 class SplitKPass(ModulePass):
     """Give each of `splits` blocks a part of the trips of a tile's loop over k, and add their sums in a second kernel.
@@ -75,7 +78,7 @@ def _is_sum(argument: SSAValue, value: SSAValue) -> bool:
 
 
 def _split(module: ModuleOp, kernel: FuncOp, loop: scf.ForOp, splits: int, each: int) -> None:
-    name = f"{kernel.sym_name.data}_parts"
+    name = f"{kernel.sym_name.data}{PARTS}"
     if any(isinstance(op, FuncOp) and op.sym_name.data == name for op in module.body.ops):
         raise InvalidProgram(f"there is a kernel {name} already", where="split-k", help="name it otherwise")
     views: list[Attribute] = [
