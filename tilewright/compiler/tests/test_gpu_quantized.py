@@ -46,8 +46,8 @@ def test_every_pair_of_signs_at_ragged_sizes(x: str, w: str, name: str, machine:
 
 @pytest.mark.parametrize(("x", "w", "name"), SIGNS)
 def test_products_of_four_warps(x: str, w: str, name: str) -> None:
-    module = check(product(x, w, (128, 96, 128), "b"), "sm_90a")
-    assert products(module)[0]["instruction"] == f"wgmma_m64n16k32_{name}_s32"
+    module = check(product(x, w, (256, 256, 256), "b"), "sm_90a")
+    assert products(module)[0]["instruction"] == f"wgmma_m64n32k32_{name}_s32"
     assert f".s32.{name[:2]}.{name[-2:]}" in ptx(module)
     assert (".version 8.4" in ptx(module)) == (x != w)
 

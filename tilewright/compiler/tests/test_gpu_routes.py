@@ -52,7 +52,7 @@ def test_the_fixed_tiles_of_the_table_are_candidates() -> None:
 
 
 def test_one_warp_where_it_is_asked_for() -> None:
-    build = product("f16", (128, 128, 64))
+    build = product("f16", (256, 256, 256))
     for mma, instruction in (("auto", "wgmma"), ("mma.sync", "mma_m16n8k16")):
         assert products(check(build, "sm_90a", mma=mma))[0]["instruction"].startswith(instruction)
 

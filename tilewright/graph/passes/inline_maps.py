@@ -143,21 +143,22 @@ class _Inlining:
 
     def _widens(self, producer: Compute, merged: Compute) -> bool:
         """Whether a product would be stored as its sums, where the producer, as its epilogue, stores fewer bytes."""
-        narrowed = {name for name, width in self._summed(producer).items() if width > _width(producer)}
-        return bool(narrowed) and narrowed != self._summed(merged).keys()
+        narrowed = self._sums(producer, _width(producer))
+        return bool(narrowed) and narrowed.keys() != self._sums(merged, _width(producer)).keys()
 
-    def _summed(self, node: Compute) -> dict[str, int]:
-        """Products whose epilogue a map could be, by name, with the bytes of a sum: it reads the sums point by point,
-        itself or through maps that are no narrower.
+    def _sums(self, node: Compute, least: int) -> dict[str, int]:
+        """Products whose epilogue a map could be, by name, with the bytes of a sum: those of more than `least` bytes.
+
+        The map reads the sums point by point, itself or through maps that are no narrower.
         """
         found: dict[str, int] = {}
         for tensor in node.inputs() if node.accum is None else ():
             source = self.nodes.get(tensor.name)
             if source is None or source.name in self.outputs or len(self.users[source.name]) != 1:
                 continue
-            if not reads_own_points(node, source.output):
+            if _width(source) <= least or not reads_own_points(node, source.output):
                 continue
-            sums = {source.name: _width(source)} if self._form(source) else self._summed(source)
+            sums = {source.name: _width(source)} if self._form(source) else self._sums(source, least)
             found |= {name: width for name, width in sums.items() if width <= _width(source)}
         return found
 
