@@ -53,9 +53,10 @@ class Tf32x3Pass(ModulePass):
                 if products and blocks_of(kernel) is None and registers_of(kernel) is None:
                     kernel.attributes[BLOCKS] = IntegerAttr(1, 64)
                 parts = computed_once(factors_of(products), lambda each: (Tf32Op("high", each), Tf32Op("low", each)))
+                factors = {each: (parts[each.a], parts[each.b]) for each in products}  # a factor may be a sum
                 for group in list(_groups(products)):
                     for start in range(0, len(group), TOGETHER):
-                        _split(group[start : start + TOGETHER], parts)
+                        _split(group[start : start + TOGETHER], factors)
 
 
 def _groups(products: list[MmaOp]) -> Iterator[list[MmaOp]]:
@@ -82,13 +83,17 @@ def _is_free(op: MmaOp, group: list[MmaOp]) -> bool:
     return False
 
 
-def _split(group: list[MmaOp], parts: Mapping[SSAValue, tuple[SSAValue, ...]]) -> None:
+Parts = tuple[SSAValue, ...]  # high and low
+
+
+def _split(group: list[MmaOp], factors: Mapping[MmaOp, tuple[Parts, Parts]]) -> None:
     zeros = {extents: _zeros(extents) for extents in dict.fromkeys(shape(each.c) for each in group)}
     insert_before(group[0], *zeros.values())
     sums: list[SSAValue] = [zeros[shape(each.c)].result for each in group]
     for of_a, of_b in (LOW_HIGH, HIGH_LOW, HIGH_HIGH):
         for number, each in enumerate(group):
-            made = MmaOp(each.intrinsic.data, parts[each.a][of_a], parts[each.b][of_b], sums[number])
+            a, b = factors[each]
+            made = MmaOp(each.intrinsic.data, a[of_a], b[of_b], sums[number])
             made.location = each.location
             insert_before(each if (of_a, of_b) == LOW_HIGH else group[-1], made)
             sums[number] = made.result
