@@ -27,9 +27,12 @@ from tests.test_gpu_tensor_copies import (
 from tilewright import Options
 from tilewright.codegen.nvptx import ptxas
 from tilewright.codegen.nvptx.pipeline import generate
+from tilewright.compiler.compile import build
+from tilewright.compiler.planning import ChooseProduct
 from tilewright.errors import InvalidArgument
 from tilewright.expr.graph import GraphBuilder
 from tilewright.expr.ops import elementwise, linalg
+from tilewright.instruction.block_tiles import Candidate, Ranking
 from tilewright.kernel.dialect import FuncOp
 from tilewright.kernel.interpreter import run_kernel
 from tilewright.kernel.passes.gpu.distribution.tests.programs import ragged_matmul
@@ -38,6 +41,7 @@ from tilewright.kernel.rewrite import erase
 from tilewright.kernel.simt import ClusterBarrierOp
 from tilewright.kernel.simt_async import FenceOp, MbarrierArriveOp, MbarrierInitOp, MbarrierWaitOp, TensorLoadOp
 from tilewright.kernel.text import parse_module, print_module
+from tilewright.machine.registry import resolve
 
 
 def clustered(sizes: Sizes, block: Sizes, dtype: str = "f16", blocks: int = 2) -> ModuleOp:
@@ -179,7 +183,7 @@ def test_a_graph_gets_clusters_if_it_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("dtype", "sizes", "why"),
     [
-        ("f16", (64, 16, 64), "there are 1 x 1 tiles"), ("f32", (512, 512, 64), "for multiply-adds"),
+        ("f16", (64, 16, 64), "without the copy engine"), ("f32", (512, 512, 64), "for multiply-adds"),
         ("f16", (512, 500, 63), "without the copy engine"),
     ],
 )  # fmt: skip
@@ -191,6 +195,19 @@ def test_decisions_say_why_there_are_no_clusters(dtype: str, sizes: Sizes, why: 
     assert said
     assert all(why in text[:100] for text in said)
     assert b".reqnctapercluster" not in module.artifact.code
+
+
+def test_a_tile_alone_has_no_cluster() -> None:
+    b = GraphBuilder()
+    graph = b.finish([linalg.matmul(b.input("x", (64, 64), "f16"), b.input("w", (64, 16), "f16"))])
+
+    def four_warps(ranking: Ranking, node: str) -> Candidate | None:
+        return next(each for each in ranking.candidates if each.warpgroup and each.shape.n == 16)
+
+    options = Options(cache=False, cluster=2)
+    made = build(graph, resolve("sm_90a"), 1, options, choose=ChooseProduct(tile=four_warps))
+    assert "no clusters of 2 blocks: there are 1 x 1 tiles" in made.plan
+    assert b".reqnctapercluster" not in made.code
 
 
 GRAPHS: dict[str, tuple[tuple[tuple[int, ...], ...], Callable[..., Any], Callable[..., Any]]] = {
