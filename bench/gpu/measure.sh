@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All that is measured and checked on a machine with a GPU, torch and Triton, in about six minutes; each part is a name, so
+# All that is measured and checked on a machine with a GPU, torch and Triton, in nine minutes at most; each part is a name, so
 # that a part can be run alone. Everything it prints is kept in OUT.
 # usage: bench/gpu/measure.sh FOLDER OUT [constants arithmetic kernels networks tests]
 set -uo pipefail

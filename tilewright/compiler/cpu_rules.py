@@ -30,7 +30,7 @@ TRANSPOSED_COPIES = True
 
 
 def leave_border(planning: Planning, tensor: Tensor, order: Sequence[int], machine: Cpu) -> bool:
-    """No: vectors are loaded without masks."""
+    """Never: code for CPUs loads whole vectors, and so needs the zeros of a border in memory."""
     return False
 
 

@@ -24,10 +24,11 @@ from tilewright.tiles.product import Operand, flat_product
 
 
 def leave_border(planning: Planning, tensor: Tensor, order: Sequence[int], machine: Gpu) -> bool:
-    """Whether a border of zeros that only products read takes fewer cycles as what their boxes have outside.
+    """Whether the products that read a border of zeros take fewer predicted cycles without the border in memory.
 
-    Others that read the tensor do so inside of its shape.
-    Of a border in memory, kernels that write it are counted, one for each dimension.
+    Tensor-map boxes have zeros outside of the tensor. The price with a border in memory includes the kernels that write
+    it, one for each dimension. A border that something else than a product reads stays in memory. The choice is added to
+    the plan's decisions.
     """
     border = planning.borders[tensor.name]
     if border.value.value != 0 or not machine.features >= UNITS or tensor.name in planning.views:

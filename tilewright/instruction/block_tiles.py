@@ -98,8 +98,8 @@ class BlockProblem:
         rows = -(-self.m // shape.m) if loops is None else loops.row_tiles(shape.m)
         return self.batches * rows * -(-self.n // shape.n)
 
-    def slices(self, shape: BlockShape, record: Intrinsic) -> int:
-        """Slices of k."""
+    def k_tiles(self, shape: BlockShape, record: Intrinsic) -> int:
+        """K tiles of a tile of the result."""
         loops = self.reading.loops[is_warpgroup(record)]
         return -(-self.k // shape.k) if loops is None else loops.k_tiles(shape.k)
 
@@ -260,7 +260,7 @@ def _staged(
 
     A circular buffer takes what memory there is; where threads copy, several blocks may share it: 3 stages at first.
     """
-    slices, tiles = problem.slices(shape, record), problem.tiles(shape, record)
+    slices, tiles = problem.k_tiles(shape, record), problem.tiles(shape, record)
     splits = [1]
     while not whole and tiles * splits[-1] < machine.multiprocessors and 2 * splits[-1] <= min(slices, MOST_SPLITS):
         splits.append(2 * splits[-1])
@@ -275,7 +275,7 @@ def _staged(
 def _deepened(best: Candidate, problem: BlockProblem, machine: Gpu) -> Iterator[Candidate]:
     """A candidate with other numbers of stages."""
     shape, record = best.shape, best.record
-    trips = ceil(problem.slices(shape, record) / shape.splits)
+    trips = ceil(problem.k_tiles(shape, record) / shape.splits)
     for stages in _stages(shape, record, problem, machine, trips):
         yield _candidate(replace(shape, stages=stages), record, problem, machine)
 
@@ -421,7 +421,7 @@ class Price:
         machine, problem, shape = self.machine, self.problem, each.shape
         per_unit = -(-each.blocks // machine.multiprocessors)
         together = min(self.resident(each), per_unit)
-        trips = -(-problem.slices(shape, each.record) // shape.splits)
+        trips = -(-problem.k_tiles(shape, each.record) // shape.splits)
         products, memory, feed = self.slice_cycles(each)
         ordering = SLICE_CYCLES[each.warpgroup]
         warps = prod(shape.warps) * together
