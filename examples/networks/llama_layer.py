@@ -36,13 +36,13 @@ def rotary(sequence: int, width: int) -> tuple[Tensor, Tensor]:
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """`x` [batch, heads, sequence, width] with each pair of dimensions turned by the angle of its position."""
+    """`x` [batch, heads, sequence, width] with each pair of dimensions rotated by the angle of its position."""
     first, second = x.chunk(2, dim=-1)
     return x * cosine + torch.cat((-second, first), dim=-1) * sine
 
 
 class Attention(nn.Module):
-    """Causal self-attention; queries and keys are turned by their positions."""
+    """Causal self-attention; queries and keys are rotated by their positions."""
 
     def __init__(self, sequence: int, width: int = WIDTH, heads: int = HEADS) -> None:
         super().__init__()

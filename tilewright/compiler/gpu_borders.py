@@ -27,8 +27,8 @@ def leave_border(planning: Planning, tensor: Tensor, order: Sequence[int], machi
     """Whether the products that read a border of zeros take fewer predicted cycles without the border in memory.
 
     Tensor-map boxes have zeros outside of the tensor. The price with a border in memory includes the kernels that write
-    it, one for each dimension. A border that something else than a product reads stays in memory. The choice is added to
-    the plan's decisions.
+    it, one for each dimension. A border that something else than a product reads stays in memory. The choice is added
+    to the plan's decisions.
     """
     border = planning.borders[tensor.name]
     if border.value.value != 0 or not machine.features >= UNITS or tensor.name in planning.views:
@@ -39,9 +39,9 @@ def leave_border(planning: Planning, tensor: Tensor, order: Sequence[int], machi
         return False
     shape = static_shape(tensor.shape)
     bare, bordered = permuted(shape, order, None), permuted(shape, order, border.widths)
-    planning.unwritten.add(tensor.name)
+    planning.borders_left_out.add(tensor.name)
     without = sum(_cycles(planning, each, bare, machine, boxes=True) for each in products if each is not None)
-    planning.unwritten.discard(tensor.name)
+    planning.borders_left_out.discard(tensor.name)
     launches = sum(1 for before, after in border.widths if before or after)
     with_it = sum(_cycles(planning, each, bordered, machine) for each in products if each is not None)
     with_it += launches * (machine.launch_seconds * machine.clock_hz + machine.copy_cycles)

@@ -204,7 +204,7 @@ class Planning:
         self.threads = threads
         self.trees = GivenTrees(options.trees)
         self.borders = dict(rewritten.borders)
-        self.unwritten: set[str] = set()  # tensors whose border is nowhere in memory: readers know what it holds
+        self.borders_left_out: set[str] = set()  # tensors whose border of zeros is not in memory
         self.kernel_names: set[str] = set()
         self._names = {name for each in (graph, rewritten.graph) for name in (*each.tensors(), *each.all_constants())}
         self._take(rewritten.graph)
@@ -255,7 +255,7 @@ class Planning:
             order = together if together[-1] == order[-1] else order
         border = self.borders.get(tensor.name)
         if border is not None and self.rules.leave_border(self, tensor, order, self.machine):
-            self.unwritten.add(tensor.name)
+            self.borders_left_out.add(tensor.name)
             border = None
         self.place(tensor, permuted(shape, order, border.widths if border else None), "arena")
 

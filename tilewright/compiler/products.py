@@ -390,7 +390,7 @@ def operand_of(planning: Planning, read: Read) -> Operand:
 
 def guard_of(planning: Planning, read: Read) -> Expr | None:
     """Where a read is inside of a tensor whose border is not in memory; None for one that is nowhere outside."""
-    if read.tensor.name not in planning.unwritten:
+    if read.tensor.name not in planning.borders_left_out:
         return None
     found: Expr | None = None
     for place, extent in outside(read):

@@ -9,6 +9,7 @@ import copy
 import math
 import re
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -29,19 +30,19 @@ Report = Callable[[str], None]
 Call = Callable[[], Any]
 
 
-class Contender:
-    """One network with one input on one device; `report` is told what comes next."""
+class Contender(ABC):
+    """One network with one input on one device; `report` is called with the name of each step before it begins."""
 
     def __init__(self, network: Network, batch: int, device: str, torch: Any, clock: Clock, report: Report) -> None:
         self.network, self.batch, self.device, self.torch, self.clock = network, batch, device, torch, clock
         self.report = report
         self.rows: list[Row] = []
 
-    def prepare(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def prepare(self) -> None: ...
 
-    def measure(self, seconds: float) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def measure(self, seconds: float) -> None: ...
 
     def _row(self, name: str) -> Row:
         row = Row(self.network.name, self.batch, name)

@@ -124,7 +124,7 @@ def quotient(a: Any, b: Any) -> Any:
 def remainder(a: Any, b: Any) -> Any:
     """The remainder of `quotient`, with the sign of the dividend; by zero all ones.
 
-    PTX ISA leaves division by zero open. An H200 gives all ones for both.
+    PTX ISA leaves division by zero open. An H200 gives all ones for both, of 32 bits.
     """
     a, b = np.broadcast_arrays(np.asarray(a), np.asarray(b))
     safe = np.where(b == 0, b.dtype.type(1), b)
