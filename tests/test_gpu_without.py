@@ -6,7 +6,7 @@ A pass that changes nothing where it runs is not left out, and code that was run
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -36,12 +36,16 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Family:
-    """A graph, the machines to which it is compiled, and how far a result may be off, of the largest one."""
+    """A graph, the machines to which it is compiled, and how far a result may be off, of the largest one.
+
+    A product is large where the machine has few `multiprocessors`: then its tiles are those of `wgmma`.
+    """
 
     build: Callable[[GraphBuilder], Tensor]
     tolerance: float
     machines: tuple[str, ...] = ("sm_75", "sm_80", "sm_90a")
     input_precision: str = "ieee"
+    multiprocessors: int | None = None
 
 
 def product(m: int, n: int, k: int, dtype: str, transpose_b: bool = False) -> Callable[[GraphBuilder], Tensor]:
@@ -72,7 +76,7 @@ FAMILIES = {
     "tf32": Family(product(21, 19, 72, "f32", transpose_b=True), 4e-3, ("sm_80", "sm_90a"), input_precision="tf32"),
     "tf32x3": Family(product(21, 19, 72, "f32", transpose_b=True), 2e-6, ("sm_80", "sm_90a"), input_precision="tf32x3"),
     "f64": Family(product(13, 11, 40, "f64"), 1e-13, ("sm_80", "sm_90a")),
-    "wgmma": Family(product(72, 40, 88, "f16"), 4e-3, ("sm_90a",)),
+    "wgmma": Family(product(72, 40, 88, "f16"), 4e-3, ("sm_90a",), multiprocessors=1),
 }
 INSTRUCTIONS = {
     "s8": "mma.sync", "tf32": ".tf32", "tf32x3": "mma.sync.aligned.m16n8k8.row.col.f32.tf32", "f64": "mma.sync",
@@ -98,6 +102,8 @@ class Compiled:
         self.family, self.graph = family, b.finish([family.build(b)])
         gpu = resolve(machine)
         assert isinstance(gpu, Gpu)
+        if family.multiprocessors is not None:
+            gpu = replace(gpu, multiprocessors=family.multiprocessors)
         plan = make_plan(self.graph, gpu, 1, Options(input_precision=family.input_precision))
         placement = Placement(plan)
         self.text, self.constants = print_module(tile_program(plan, placement, gpu)), placement.packed(plan)

@@ -13,7 +13,7 @@ GLOBAL_BASE = 0x7F00_0000_0000
 SHARED_BASE = 0x7E00_0000_0000
 LOCAL_BASE = 0x7D00_0000_0000
 WINDOW = 1 << 40
-_GAP = 512  # bytes that no buffer owns between two buffers
+_GAP = 1 << 16  # bytes that no buffer owns between two buffers
 _ALIGNMENT = 256
 
 

@@ -149,15 +149,11 @@ def vectors(name: str, extent: int, count: int) -> Edit:
     return edit
 
 
-def slots(count: int) -> Edit:
-    """Operands in so many buffers."""
-
-    def edit(tree: Tree) -> None:
-        for node in nodes(tree):
-            if "stage" in node:
-                node["slots"] = count
-
-    return edit
+def one_more_slot(tree: Tree) -> None:
+    """Each operand in one more buffer."""
+    for node in nodes(tree):
+        if "stage" in node:
+            node["slots"] = node.get("slots", 1) + 1
 
 
 def deeper(name: str, extent: int, points: int) -> Edit:
@@ -194,10 +190,10 @@ CASES = {
     "softmax, vectors": (SOFTMAX, "host", vectors("l", 130, 2)),
     "convolution, rows": (CONVOLUTION, "host", rows("w", 11, 2)),
     "convolution, order": (CONVOLUTION, "host", swapped),
-    "product, GPU, staging": (GEMM, "sm_80", slots(2)),
-    "product, GPU, slices": (GEMM, "sm_80", deeper("k", 100, 16)),
+    "product, GPU, staging": (GEMM, "sm_80", one_more_slot),
+    "product, GPU, slices": (GEMM, "sm_80", deeper("k", 100, 32)),
     "softmax, GPU, passes": (SOFTMAX, "sm_80", in_two_passes),
-    "convolution, GPU, staging": (CONVOLUTION, "sm_80", slots(2)),
+    "convolution, GPU, staging": (CONVOLUTION, "sm_80", one_more_slot),
 }
 
 
