@@ -1,7 +1,7 @@
 """Tables of factors: each row writes one extent as a product, entry by entry. A space for every method.
 
-Level 1 has a row per loop and an entry per tile that may have it; level 2 has a row per split knob. Entries may be given,
-and a constraint may refuse tables, also while some of their entries are open.
+Level 1 has a row per loop and an entry per tile that may have it; level 2 has a row per split knob. Entries may be
+given, and a constraint may refuse tables, also while some of their entries are open.
 """
 
 from __future__ import annotations
@@ -41,8 +41,11 @@ class Row:
         if self.extent < 1 or any(factor is not None and factor < 1 for factor in self.entries):
             raise InvalidArgument(f"{self} is not positive", where=self.name, help="extents and factors of 1 or more")
         if self.extent % self.given or (not self.free and self.given != self.extent):
-            raise InvalidArgument(f"{self}: the given factors have the product {self.given}", where=self.name,
-                                  help=f"factors whose product divides {self.extent}, and an open entry for the rest")  # fmt: skip
+            raise InvalidArgument(
+                f"{self}: the given factors have the product {self.given}",
+                where=self.name,
+                help=f"factors whose product divides {self.extent}, and an open entry for the rest",
+            )
 
     def __str__(self) -> str:
         return f"{self.name} = {self.extent} = {'*'.join('?' if each is None else str(each) for each in self.entries)}"
@@ -148,7 +151,7 @@ class FactorSpace:
     # Decisions: entry by entry
 
     def start(self) -> Open | None:
-        """The table in which nothing is decided but what is given and what follows from it; None where that is refused."""
+        """The table in which only what is given, and what follows from it, is decided; None where that is refused."""
         return self._propagated(tuple(row.entries for row in self.rows))
 
     def candidates(self, state: Open) -> Mapping[Entry, Sequence[int]]:
@@ -203,7 +206,7 @@ class FactorSpace:
         return divisors(self.rows[column].rest) if given is None else (given,)
 
     def repaired(self, columns: Table) -> Table | None:
-        """Entries keep what still divides their extent, the last open one takes the rest; None where that is refused."""
+        """Entries keep what still divides their extent, the last open one takes the rest; None if that is refused."""
         found = []
         for row, factors in zip(self.rows, columns, strict=True):
             rest, kept = row.rest, []

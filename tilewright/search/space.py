@@ -80,13 +80,10 @@ class Listed(Generic[P]):
     `adjacent` says whether two points are neighbours, `write` gives a point as JSON.
     """
 
+    identity: Any
     listed: Sequence[P]
     adjacent: Callable[[P, P], bool]
     write: Callable[[P], Any]
-
-    @property
-    def identity(self) -> Any:
-        return list(map(self.write, self.listed))
 
     @property
     def size(self) -> int:

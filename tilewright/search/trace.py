@@ -88,7 +88,7 @@ class Trace:
         return trace
 
     def curve(self) -> tuple[tuple[int, float, float], ...]:
-        """How the search converged: (evaluations, seconds since it began, best seconds) from the first valid point on."""
+        """How the search converged: (evaluations, seconds since it began, best seconds), from the first valid point."""
         return tuple(
             (number, step.time, step.best) for number, step in enumerate(self.steps, 1) if step.best is not None
         )
@@ -123,8 +123,8 @@ def parse_trace(content: bytes, where: str) -> tuple[Trace | None, int]:
     for number, step in enumerate(steps, 2):
         best = better(best, step.evaluation)
         if step.best != best:
-            raise InvalidFile(f"best is {step.best}, but the least seconds so far are {best}", where=f"{where}:{number}",
-                              help="search again into another file")  # fmt: skip
+            message = f"best is {step.best}, but the least seconds so far are {best}"
+            raise InvalidFile(message, where=f"{where}:{number}", help="search again into another file")
     return Trace(header, tuple(steps)), whole
 
 

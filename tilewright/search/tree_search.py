@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import field
-from math import log, log10, sqrt
+from math import inf, log, log10, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from tilewright.dataclass import dataclass
@@ -94,10 +94,13 @@ class TreeSearch(Generic[P, S]):
                 node.children.append(_Node(self.space.decide(node.state, node.variable, value)))
                 path.append(node.children[-1])
                 continue
-            visits = node.visits
-            path.append(max((child for child in node.children if not child.exhausted),
-                            key=lambda child: upper_bound(child.total / child.visits, visits, child.visits,  # noqa: B023
-                                                          self.exploration)))  # fmt: skip
+            bounds = [
+                upper_bound(child.total / child.visits, node.visits, child.visits, self.exploration)
+                if not child.exhausted
+                else -inf
+                for child in node.children
+            ]
+            path.append(node.children[bounds.index(max(bounds))])
         if not path[-1].visits:
             self._open(path[-1], numbers)
         return path
@@ -124,7 +127,7 @@ class TreeSearch(Generic[P, S]):
     def _completed(self, state: S, numbers: Generator) -> P | None:
         """A random point with the decisions of a state; None where the choices led to no legal one."""
         while undecided := self.space.candidates(state):
-            variable = min(undecided, key=lambda each: len(undecided[each]))  # noqa: B023
+            variable = min(undecided, key=lambda each: len(undecided[each]))
             values = undecided[variable]
             decided = (self.space.decide(state, variable, values[place]) for place in numbers.permutation(len(values)))
             following = next((each for each in decided if each is not None), None)
