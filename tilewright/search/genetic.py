@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 P = TypeVar("P")
 Columns: TypeAlias = tuple[tuple[Any, ...], ...]  #: the cells of a point, column by column
 
-_TRIES = 50  # children that are bred for one that is legal and new, before a point is drawn instead
+_TRIES = 20  # children that are bred for one that is legal and new, before a point is drawn instead
 
 
 class Genomes(Space[P], Protocol[P]):
@@ -40,8 +40,9 @@ class Genetic(Generic[P]):
     """Each round breeds a population from the `keep` best points of all rounds, which survive.
 
     A child takes each column from one of two parents, at equal odds; with probability `mutation` one of its cells is
-    drawn anew. A child that the space rejects, or that was bred before, is bred again. A point is as fit as its cost
-    says, which may run a search itself, as the factors of a tree are searched by `tree_search`.
+    drawn anew. In place of a child that the space rejects, or that was bred before, one with a mutation is bred. A
+    point is as fit as its cost says, which may run a search itself, as the factors of a tree are searched by
+    `tree_search`. Ends after `rounds`, or after one that bred nothing new.
     """
 
     space: Genomes[P]
@@ -63,25 +64,30 @@ class Genetic(Generic[P]):
         parents: list[tuple[float, P]] = []
         for number in range(self.rounds):
             size = self.population if number == 0 else max(1, self.population - self.keep)
+            before = len(bred)
             children = [self._new(parents, numbers, bred) for _ in range(size)]
+            if len(bred) == before:
+                return
             answers: Sequence[Evaluation] = yield Batch(children)
             valid = [(each.seconds, point) for each, point in zip(answers, children, strict=True) if each.valid]
             parents = _best([*parents, *valid], self.space, self.keep)
 
     def _new(self, parents: Sequence[tuple[float, P]], numbers: Generator, bred: set[str]) -> P:
         """A child that was not bred before, as far as trying goes; a point of the space where there are no parents."""
-        point = None
-        for _ in range(_TRIES):
-            point = self._child(parents, numbers) if parents else self.space.sample(numbers)
+        for number in range(_TRIES):
+            mutation = self.mutation if number == 0 else 1.0
+            point = self._child(parents, mutation, numbers) if parents else self.space.sample(numbers)
             if point is not None and (key := canonical(self.space, point)) not in bred:
                 bred.add(key)
                 return point
-        return self.space.sample(numbers)
+        point = self.space.sample(numbers)
+        bred.add(canonical(self.space, point))
+        return point
 
-    def _child(self, parents: Sequence[tuple[float, P]], numbers: Generator) -> P | None:
+    def _child(self, parents: Sequence[tuple[float, P]], mutation: float, numbers: Generator) -> P | None:
         both = [self.space.columns(parents[int(numbers.integers(len(parents)))][1]) for _ in range(2)]
         columns = [list(both[int(numbers.integers(2))][number]) for number in range(len(both[0]))]
-        if numbers.random() < self.mutation:
+        if numbers.random() < mutation:
             cells = [(column, row) for column, each in enumerate(columns) for row in range(len(each))]
             column, row = cells[int(numbers.integers(len(cells)))]
             choices = self.space.choices(column, row)

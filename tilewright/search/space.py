@@ -21,7 +21,7 @@ P = TypeVar("P")
 
 
 class NoLegalPoint(CompileError):
-    """A space none of whose points obeys its constraints."""
+    """A space none of whose points obeys its constraints, or a value that is no point of a space."""
 
     code = "no-legal-point"
 
