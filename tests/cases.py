@@ -16,7 +16,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    line = "covering(strength=2): of the combinations of parameters, so many that any two values meet; all with --full"
+    line = "covering(strength=2): of the cases of a test so many that any two values of its parameters meet"
     config.addinivalue_line("markers", line)
     if config.getoption("--full"):
         os.environ["TILEWRIGHT_FULL"] = "1"
@@ -34,8 +34,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             groups.setdefault(item.nodeid.partition("[")[0], []).append(item)
     dropped: set[pytest.Item] = set()
     for cases in groups.values():
-        values = [[_told_apart(value) for value in case.callspec.params.values()] for case in cases]
-        kept = covering.chosen(values, _strength(cases[0]))
+        kept = covering.chosen([_values(case) for case in cases], _strength(cases[0]))
         dropped |= set(cases) - {cases[number] for number in kept}
     if dropped:
         config.hook.pytest_deselected(items=[item for item in items if item in dropped])
@@ -46,6 +45,15 @@ def _strength(item: pytest.Item) -> int:
     marker = item.get_closest_marker("covering")
     assert marker is not None
     return int(marker.args[0] if marker.args else marker.kwargs.get("strength", 2))
+
+
+def _values(case: pytest.Function) -> list[Hashable]:
+    """One for each `parametrize` of the test: several names of one of them are one parameter."""
+    given, values = case.callspec.params, []
+    for mark in case.iter_markers("parametrize"):
+        names = mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0]
+        values.append(tuple(_told_apart(given[name.strip()]) for name in names))
+    return values
 
 
 def _told_apart(value: object) -> Hashable:

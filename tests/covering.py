@@ -5,7 +5,7 @@ two values cause together is found, at a fraction of the cases of the full produ
 fault interactions and implications for software testing, IEEE TSE 30(6), 2004.)
 
 Three uses: the marker `covering` on a parametrised test (`tests/cases.py` drops the other cases), `rows` for loops
-inside of a test, `some` and `number` for random seeds and examples.
+inside of a test, `some` and `tries` for random seeds and examples.
 """
 
 from __future__ import annotations
@@ -57,6 +57,6 @@ def some(values: Sequence[T], count: int) -> list[T]:
     return [values[number * len(values) // count] for number in range(count)]
 
 
-def number(usual: int, full: int) -> int:
+def tries(usual: int, full: int) -> int:
     """How many random examples a test tries."""
     return full if FULL else usual

@@ -45,11 +45,11 @@ def test_rows_and_values(monkeypatch: pytest.MonkeyPatch) -> None:
     assert covering.rows("ab") == [("a",), ("b",)]
     assert covering.some(range(24), 4) == [0, 6, 12, 18]
     assert covering.some([1, 2], 3) == [1, 2]
-    assert covering.number(5, 50) == 5
+    assert covering.tries(5, 50) == 5
     monkeypatch.setattr(covering, "FULL", True)
     assert len(covering.rows("abc", range(3), [True, False])) == 18
     assert covering.some(range(24), 4) == list(range(24))
-    assert covering.number(5, 50) == 50
+    assert covering.tries(5, 50) == 50
 
 
 @pytest.mark.parametrize(("options", "count"), [((), 9), (("--full",), 18)])
