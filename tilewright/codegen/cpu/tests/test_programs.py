@@ -132,6 +132,7 @@ def test_nontemporal_stores_ask_for_aligned_addresses_only() -> None:
         agrees(module, [np.arange(68, dtype=np.float32)], [np.zeros(68, np.float32)], machine)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 6, 16, 17, 23])
 @pytest.mark.parametrize(
     ("intrinsic", "group", "dtypes", "feature"),
@@ -176,6 +177,7 @@ def test_products_of_words(
         agrees(module, inputs, [np.zeros(c_size, np.float32)])
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("machine", RUNNABLE)
 @pytest.mark.parametrize("element", ["i8", "i32", "f32", "f64"])
 @pytest.mark.parametrize("n", [1, 3, 16, 37])
