@@ -19,7 +19,7 @@ from tilewright.tiles.tree import ONCE, SIMULTANEOUS, Binding, Kind, Leaf, Loop,
 
 @dataclass(frozen=True)
 class Group:
-    """Operators under one node, producers first: one alone, or `children` in a scope in a tile at level number `level`."""
+    """Operators under one node, producers first: one alone, or `children` in a scope in a tile at the given level."""
 
     operators: tuple[str, ...]
     level: int = 0
