@@ -2,7 +2,8 @@
 
 A group is an operator alone, or a scope of groups inside a tile; its tree has tiles at every level from a given one
 inwards. A tile around several operators has the loops that all of them have and that cut nothing which a consumer
-needs whole (rules L3 to L5); a tile around one operator has all of its loops.
+needs whole (rules L3 to L5); a tile around one operator has all of its loops, but for those that follow from loops of
+a consumer further out.
 """
 
 from __future__ import annotations
@@ -60,6 +61,11 @@ def joined(
     return found
 
 
+def follows(problem: Problem, op: str, axis: str, above: frozenset[str]) -> bool:
+    """Whether a loop of an operator follows from loops of its consumers that stand above it."""
+    return (op, axis) in problem.derived and bool((problem.loops_of(op, axis) - {problem.names[op, axis]}) & above)
+
+
 def innermost_scope(groups: Sequence[Group], name: str, partners: set[str]) -> Group | None:
     """The innermost scope in which an operator stands with one of its partners."""
     group = next(each for each in groups if name in each.operators)
@@ -91,47 +97,53 @@ class OpenTiles:
     resources: Resources | None
     recompute: bool
 
-    def around(self, group: Group, outermost: int) -> TileTree:
-        """The group's tree, with tiles from the `outermost`th level on."""
+    def around(self, group: Group, outermost: int, above: frozenset[str] = frozenset()) -> TileTree:
+        """The group's tree, with tiles from the `outermost`th level on, inside tiles that have the loops `above`."""
+        loops = self._loops(group.operators, above)
         if not group.children:
-            (name,) = group.operators
-            return self._nest(group.operators, outermost, len(self.levels) - 1, Leaf(name))
-        children = tuple(self.around(child, group.level + 1) for child in group.children)
+            return self._nest(group.operators, outermost, len(self.levels) - 1, loops, Leaf(group.operators[0]))
+        above |= {*loops}
+        children = tuple(self.around(child, group.level + 1, above) for child in group.children)
         if group.kind in SIMULTANEOUS:  # L7: what distinct units run stands in each child
             pairs = zip(children, group.children, strict=True)
-            children = tuple(rooted(self._units(child, each.operators, group.level)) for child, each in pairs)
-            scope = self._turns(Scope(group.kind, children), group.operators, group.level)
+            own = [self._loops(each.operators, above) for each in group.children]
+            children = tuple(
+                rooted(self._units(child, each.operators, group.level, loops))
+                for (child, each), loops in zip(pairs, own, strict=True)
+            )
+            scope: TileTree | Leaf = Scope(group.kind, children)
         else:
-            scope = self._tiles(Scope(group.kind, children), group.operators, group.level)
-        return self._nest(group.operators, outermost, group.level - 1, scope)
+            scope = self._units(Scope(group.kind, children), group.operators, group.level, loops)
+        tile = self._turns(scope, group.level, loops)
+        return self._nest(group.operators, outermost, group.level - 1, loops, tile)
 
-    def _nest(self, operators: Sequence[str], outermost: int, innermost: int, child: TileTree | Leaf) -> TileTree:
+    def _nest(
+        self, operators: Sequence[str], outermost: int, innermost: int, loops: Sequence[str], child: TileTree | Leaf
+    ) -> TileTree:
         for level in range(innermost, outermost - 1, -1):
-            child = self._tiles(child, operators, level)
+            child = self._turns(self._units(child, operators, level, loops), level, loops)
         return rooted(child)
 
-    def _tiles(self, child: TileTree | Leaf, operators: Sequence[str], level: int) -> TileTree:
-        return self._turns(self._units(child, operators, level), operators, level)
-
-    def _turns(self, child: TileTree | Leaf, operators: Sequence[str], level: int) -> TileTree:
+    def _turns(self, child: TileTree | Leaf, level: int, loops: Sequence[str]) -> TileTree:
         """A tile whose loops one unit takes in turn."""
-        loops = tuple(map(Loop, self._loops(operators))) or (Loop(ONCE, 1),)
-        return Tile(self.levels[level], loops, child)
+        return Tile(self.levels[level], tuple(map(Loop, loops)) or (Loop(ONCE, 1),), child)
 
-    def _units(self, child: TileTree | Leaf, operators: Sequence[str], level: int) -> TileTree | Leaf:
+    def _units(
+        self, child: TileTree | Leaf, operators: Sequence[str], level: int, loops: Sequence[str]
+    ) -> TileTree | Leaf:
         """A tile whose loops distinct units run, where the machine has several: not sums, unless units can add up."""
         name = self.levels[level]
         if name not in self.spatial:
             return child
         levels = self.resources.levels if self.resources is not None else ()
         sums = set() if any(each.name == name and each.reduce for each in levels) else self._sums(operators)
-        loops = tuple(Loop(each) for each in self._loops(operators) if each not in sums)
-        return Tile(name, loops, child, Binding.SP) if loops else child
+        spread = tuple(Loop(each) for each in loops if each not in sums)
+        return Tile(name, spread, child, Binding.SP) if spread else child
 
-    def _loops(self, operators: Sequence[str]) -> list[str]:
-        """The loops that may stand around these operators, in the order of `_order`."""
+    def _loops(self, operators: Sequence[str], above: frozenset[str]) -> list[str]:
+        """The loops that may stand around these operators inside the loops `above`, in the order of `_order`."""
         several = len(operators) > 1
-        own = [self._own(name) if not several else self.problem.loops(name) for name in operators]
+        own = [self.problem.loops(name) if several else self._own(name, above) for name in operators]
         shared = frozenset.union(*own) if self.recompute else frozenset.intersection(*own)
         inside = [(a, b) for a, b in self.problem.edges() if a.name in operators and b.name in operators]
         for producer, consumer in inside:
@@ -143,11 +155,12 @@ class OpenTiles:
                             shared -= self.problem.loops_of(producer.name, axis.name)
         return [name for name in self._order if name in shared]
 
-    def _own(self, name: str) -> frozenset[str]:
-        """The loops that an operator alone is cut along: what it derives from a consumer follows that."""
-        problem = self.problem
-        axes = [axis.name for axis in problem.compute(name).body_loops if (name, axis.name) not in problem.derived]
-        return frozenset(problem.names[name, axis] for axis in axes)
+    def _own(self, name: str, above: frozenset[str]) -> frozenset[str]:
+        """The loops that an operator alone is cut along: one that a consumer's loop above moves follows that."""
+        axes = [axis.name for axis in self.problem.compute(name).body_loops]
+        return frozenset(
+            self.problem.names[name, axis] for axis in axes if not follows(self.problem, name, axis, above)
+        )
 
     def _sums(self, operators: Sequence[str]) -> set[str]:
         return {loop for name in operators for loop in self.problem.reductions(name)}

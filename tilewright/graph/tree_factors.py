@@ -15,6 +15,7 @@ from math import gcd, prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tilewright.dataclass import dataclass
+from tilewright.graph.open_tiles import follows
 from tilewright.search.cost import Evaluation
 from tilewright.search.factors import divisors, prime_powers
 from tilewright.search.space import NoLegalPoint
@@ -22,7 +23,7 @@ from tilewright.tiles.legality import violations
 from tilewright.tiles.notation import print_tree
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Resources
-from tilewright.tiles.tree import Leaf, Node, Path, Scope, Stage, Tile, TileTree, children, leaves, walk
+from tilewright.tiles.tree import Leaf, Node, Path, Scope, Stage, Tile, TileTree, ancestors, children, leaves, walk
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -203,12 +204,12 @@ class TreeFactors:
 
     @cached_property
     def _chains(self) -> tuple[_Chain, ...]:
-        """Each loop of each operator; loops that are derived from a consumer's follow that."""
+        """Each loop of each operator but those that follow from loops of consumers above."""
         found, problem = [], self.problem
         for path, leaf in leaves(self.open_tree):
             compute = problem.compute(leaf.op)
             for axis in compute.body_loops:
-                if (leaf.op, axis.name) in problem.derived:
+                if self._follows(leaf.op, axis.name):
                     continue
                 name, extent = problem.names[leaf.op, axis.name], axis.size
                 above = [self._numbers.get((path[:depth], name)) for depth in range(len(path))]
@@ -235,9 +236,21 @@ class TreeFactors:
     def _has(self, op: str, name: str) -> bool:
         compute = self.problem.compute(op)
         return any(
-            (op, axis.name) not in self.problem.derived and self.problem.names[op, axis.name] == name
+            self.problem.names[op, axis.name] == name and not self._follows(op, axis.name)
             for axis in compute.body_loops
         )
+
+    def _follows(self, op: str, axis: str) -> bool:
+        return follows(self.problem, op, axis, self._above[op])
+
+    @cached_property
+    def _above(self) -> dict[str, frozenset[str]]:
+        """The loops of all tiles above each operator."""
+        found = {}
+        for path, leaf in leaves(self.open_tree):
+            tiles = [node for _, node in ancestors(self.open_tree, path) if isinstance(node, Tile)]
+            found[leaf.op] = frozenset(loop.name for tile in tiles for loop in tile.loops)
+        return found
 
     def _complete(self, factors: Factors) -> bool:
         bound = {number for chain in self._chains for number in chain.open}

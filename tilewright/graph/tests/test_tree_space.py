@@ -24,7 +24,7 @@ from tilewright.tiles.legality import violations
 from tilewright.tiles.notation import parse_tree
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Level, Resources, footprints, processing_elements
-from tilewright.tiles.tree import Kind, Scope, Tile, TileTree, leaves, node_at, same_path
+from tilewright.tiles.tree import Kind, Scope, Tile, TileTree, ancestors, leaves, node_at, same_path
 
 LEVELS = ("L2", "L1", "L0")
 
@@ -159,6 +159,24 @@ def test_without_the_rule_l4_a_shared_tile_has_loops_that_run_operators_again() 
     assert isinstance(again, Tile)
     assert [loop.name for loop in once.loops] == ["i", "l"]
     assert [loop.name for loop in again.loops] == ["i", "j", "l"]
+
+
+def test_rows_of_a_convolution_are_cut_by_its_own_loops_or_follow_the_next_ones() -> None:
+    space = TreeSpace(convolutions(), LEVELS)
+    own = {space.problem.names["C1", axis] for axis in "hw"}
+    for genome, expected in ((("L2", "C2", "seq"), own), (("L1", "C2", "seq"), set())):
+        tree = space.tree((genome,))
+        assert {loop.name for tile in tiles_above(tree, "C1") for loop in tile.loops} & own == expected
+        factors = TreeFactors(tree, space.problem)
+        for _ in range(3):
+            filled = factors.filled(factors.sample(np.random.default_rng(0)))
+            above = [loop for tile in tiles_above(filled, "C1") for loop in tile.loops]
+            assert all(prod(loop.trips for loop in above if loop.name == name) == 8 for name in expected)
+
+
+def tiles_above(tree: TileTree, op: str) -> list[Tile]:
+    (path,) = (path for path, leaf in leaves(tree) if leaf.op == op)
+    return [node for _, node in ancestors(tree, path) if isinstance(node, Tile)]
 
 
 def test_points_are_as_many_as_the_size_says_and_are_read_back() -> None:
