@@ -81,12 +81,18 @@ class FactorSpace:
     """Every table of these rows that `refuses` does not refuse: a `Space`, a `Decisions` and a `Genomes`.
 
     `refuses` says of a table with open entries whether no choice of them is legal; what it does not see is found when
-    the table is complete. `constraint` names it, as a JSON value, so that spaces can be told apart.
+    the table is complete. `constraint` names it, as a JSON value, so that spaces can be told apart. Raises
+    InvalidArgument where two rows have one name.
     """
 
     rows: tuple[Row, ...]
     refuses: Callable[[Open], bool] = nothing_refused
     constraint: Any = None
+
+    def __post_init__(self) -> None:
+        names = [row.name for row in self.rows]
+        if len(set(names)) != len(names):
+            raise InvalidArgument(f"rows are named {', '.join(names)}", where="rows", help="a name of its own for each")
 
     @property
     def identity(self) -> Any:

@@ -7,7 +7,7 @@ reward is the logarithm of its speed.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from math import inf, log, log10, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
@@ -35,11 +35,11 @@ class Decisions(Space[P], Protocol[P, S]):
         """The state before any decision; None where no point is legal."""
         ...
 
-    def candidates(self, state: S) -> Mapping[Hashable, Sequence[Any]]:
+    def candidates(self, state: S) -> Mapping[Any, Sequence[Any]]:
         """The undecided variables of a state, each with at least one value; none where the state is a point."""
         ...
 
-    def decide(self, state: S, variable: Hashable, value: Any) -> S | None:
+    def decide(self, state: S, variable: Any, value: Any) -> S | None:
         """The state after a decision and all that follows from it; None where no legal point has these decisions."""
         ...
 
@@ -161,7 +161,7 @@ class _Node(Generic[S]):
     """A state in the search tree, None where a decision led to no legal point."""
 
     state: S | None
-    variable: Hashable = None
+    variable: Any = None
     untried: list[Any] = field(default_factory=list)
     children: list[_Node[S]] = field(default_factory=list)
     visits: int = 0

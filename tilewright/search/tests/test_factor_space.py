@@ -152,6 +152,11 @@ def test_spaces_are_told_apart_by_their_identity() -> None:
     assert len(set(identities)) == len(PRODUCTS)
 
 
+def test_rows_have_names_of_their_own() -> None:
+    with pytest.raises(InvalidArgument, match="rows are named m, m"):
+        FactorSpace((Row("m", 2, (None,)), Row("m", 3, (None,))))
+
+
 @pytest.mark.parametrize(
     ("extent", "entries", "message"),
     [(12, (5, None), "product 5"), (12, (3, 2), "product 6"), (0, (None,), "not positive"), (4, (0, None), "positive"),

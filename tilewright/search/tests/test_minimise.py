@@ -193,6 +193,34 @@ def test_a_killed_search_is_continued(tmp_path: Path) -> None:
     assert continued.trace.steps[: len(stored)] == stored[:60]
 
 
+PRESSED = """
+import sys, time
+from concurrent.futures import ProcessPoolExecutor
+from tilewright.search.minimise import minimise
+from tilewright.search.tests.test_minimise import METHODS, late_first
+if __name__ == "__main__":
+    with ProcessPoolExecutor(2) as executor:
+        found = minimise(late_first, METHODS["tree_search"]()[1], executor=executor, trace=sys.argv[1])
+    print(found.stopped, len(found.trace.steps), found.best is not None)
+"""
+
+
+def test_ctrl_c_at_a_terminal_reaches_the_workers_too_and_keeps_what_is_stored(tmp_path: Path) -> None:
+    path, program = tmp_path / "trace", tmp_path / "program.py"
+    program.write_text(PRESSED)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen([sys.executable, str(program), str(path)], start_new_session=True, text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)  # fmt: skip
+    began = time.monotonic()
+    while (not path.exists() or path.read_bytes().count(b"\n") < 12) and time.monotonic() < began + 60:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    stopped, count, found = output.split()
+    assert (stopped, found) == ("interrupted", "True")
+    assert len(Trace.read(path).steps) == int(count) >= 10
+
+
 def test_progress_is_told_every_new_evaluation(tmp_path: Path) -> None:
     told: list[Step] = []
     run("genetic", budget=Budget(10), trace=tmp_path / "trace")
