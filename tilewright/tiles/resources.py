@@ -34,11 +34,15 @@ from tilewright.tiles.tree import (
 
 @dataclass(frozen=True)
 class Level:
-    """One memory level: bytes of one instance (None: enough), and whether it can add up what several units computed."""
+    """One memory level: bytes of one instance (None: enough), and what its network can do.
+
+    With `reduce` it adds up what several units computed; with `multicast` one read serves several instances further in.
+    """
 
     name: str
     capacity_bytes: int | None = None
     reduce: bool = False
+    multicast: bool = True
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,432 @@
+"""A tile tree as the analysis walks it: a tile at every memory level, what crosses which border, where slices lie.
+
+Levels are numbered from the outside in, 0 for the outermost. The tiles of one level that stand inside each other are
+one *nest*: their loops run over data in one memory and replace slices in the next inner one. The nodes directly below a
+nest are its *visits*: subtrees of the next level, or leaves. Data moves at visits and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from tilewright.dataclass import dataclass
+from tilewright.errors import CompileError
+from tilewright.expr.affine import Affine, affine
+from tilewright.expr.core import Compute, Read
+from tilewright.tiles.problem import Problem
+from tilewright.tiles.resources import Level, Resources
+from tilewright.tiles.tree import (
+    ONCE,
+    Binding,
+    Leaf,
+    Loop,
+    Node,
+    Path,
+    Scope,
+    Stage,
+    Tile,
+    TileTree,
+    leaves,
+    node_at,
+    same_path,
+    walk,
+)
+
+Number = Any  #: an int, or an integer array with one entry per tree of a batch
+Range = tuple[Number, Number]  #: from the first value to one after the last
+At = Callable[
+    [str, Number], Number
+]  #: the first value of an axis of so many values that a point of the walk has reached
+Inside = Callable[[str, str, Path], Number]  #: the values of an axis of an expression that one run of a node covers
+
+
+class Unanalysable(CompileError):
+    """A tree whose data movement is not defined: a level that the machine lacks, open factors, unequal blocks."""
+
+    code = "unanalysable-tree"
+
+
+@dataclass(frozen=True, slots=True)
+class LoopAt:
+    """A loop of a tree: its tile, its place there, and the axis whose values it advances.
+
+    `axis` is the name of the loop where an expression below walks an axis of this name. Where no expression does, the
+    loop repeats everything below it, and `axis` is a name that no other loop has.
+    """
+
+    tile: Path
+    index: int
+    axis: str
+    spatial: bool
+    level: int
+
+
+def least(a: Number, b: Number) -> Number:
+    """The smaller one, element by element for arrays."""
+    return np.minimum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else (a if a < b else b)
+
+
+def greatest(a: Number, b: Number) -> Number:
+    """The larger one, element by element for arrays."""
+    return np.maximum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else (a if a > b else b)
+
+
+def levels_of(tree: Node) -> tuple[Level, ...]:
+    """The levels that a tree names, outermost first; raises Unanalysable if two paths disagree about the order."""
+    order: list[str] = []
+    for path, _ in leaves(tree):
+        names = [node.level for node in (node_at(tree, path[:n]) for n in range(len(path))) if isinstance(node, Tile)]
+        known = [order.index(name) for name in names if name in order]
+        if known != sorted(known):
+            raise Unanalysable(
+                f"levels stand in the order {', '.join(dict.fromkeys(names))} here and {', '.join(order)} elsewhere",
+                where="tile tree", help="name the machine, or use one order of levels in all branches",
+            )  # fmt: skip
+        place = 0
+        for name in dict.fromkeys(names):
+            if name in order:
+                place = order.index(name) + 1
+            else:
+                order.insert(place, name)
+                place += 1
+    return tuple(Level(name) for name in order)
+
+
+def completed(tree: TileTree, levels: Sequence[Level]) -> tuple[TileTree, dict[str, int]]:
+    """The tree with a tile of one step wherever it skips a level, without stages; and the level that each stage names.
+
+    Raises Unanalysable for a level that is not among `levels`, and for one inside a level that should surround it.
+    """
+    index = {level.name: number for number, level in enumerate(levels)}
+    names = ", ".join(index)
+    staged: dict[str, int] = {}
+
+    def at(name: str) -> int:
+        if name not in index:
+            raise Unanalysable(f"level {name} does not exist", where="tile tree", help=f"one of {names}")
+        return index[name]
+
+    def through(node: Node, first: int, last: int) -> Node:
+        for level in reversed(range(first, last)):
+            node = Tile(levels[level].name, (Loop(ONCE, 1),), node)
+        return node
+
+    def visit(node: Node, outer: int) -> Node:
+        if isinstance(node, Leaf):
+            return through(node, outer + 1, len(levels))
+        if isinstance(node, Stage):
+            staged[node.tensor] = at(node.level)
+            return visit(node.child, outer)
+        if isinstance(node, Scope):
+            return Scope(node.kind, tuple(visit(child, outer) for child in node.children))  # type: ignore[misc]
+        level = at(node.level)
+        if level < outer:
+            raise Unanalysable(
+                f"a tile at {node.level} stands inside one at {levels[outer].name}",
+                where="tile tree", help=f"levels from the outside in: {names}",
+            )  # fmt: skip
+        inner = Tile(node.level, node.loops, visit(node.child, level), node.binding, node.hints)
+        return through(inner, outer + 1, level)
+
+    return visit(tree, -1), staged  # type: ignore[return-value]
+
+
+class Nest:
+    """The parts of one tree that do not depend on its factors, and the geometry of its slices.
+
+    Raises Unanalysable where a leaf names no expression of the problem or two leaves name the same one.
+    """
+
+    def __init__(self, tree: TileTree, problem: Problem, resources: Resources | None = None) -> None:
+        self.problem = problem
+        self.levels = resources.levels if resources is not None else levels_of(tree)
+        self.tree, self.staged = completed(tree, self.levels)
+        self.nodes: dict[Path, Node] = dict(walk(self.tree))
+        self.places: dict[str, Path] = {}
+        for path, leaf in leaves(self.tree):
+            if leaf.op in self.places or leaf.op not in {compute.name for compute in problem.computes}:
+                raise Unanalysable(
+                    f"op {leaf.op} " + ("stands twice" if leaf.op in self.places else "is no expression here"),
+                    where="tile tree", help=f"one leaf for each of {', '.join(c.name for c in problem.computes)}",
+                )  # fmt: skip
+            self.places[leaf.op] = path
+        self.computes: dict[str, Compute] = {op: problem.compute(op) for op in self.places}
+        self.extents = self._extents()
+        self.loops: dict[Path, tuple[LoopAt, ...]] = {
+            path: self._loops_at(path, node) for path, node in self.nodes.items() if isinstance(node, Tile)
+        }
+        self._moving: dict[tuple[Path, str, tuple[Path, ...]], frozenset[str]] = {}
+        self._above: dict[Path, tuple[LoopAt, ...]] = {}
+        self._inside: dict[tuple[str, str, Path], tuple[tuple[LoopAt, ...], int]] = {}
+
+    # Loops and blocks
+
+    def _extents(self) -> dict[str, int]:
+        """Extents of the axes that no consumer's tile decides, by the name of their loop."""
+        problem = self.problem
+        return {
+            problem.names[op, axis.name]: axis.size
+            for op, compute in self.computes.items()
+            for axis in compute.body_loops
+            if (op, axis.name) not in problem.derived
+        }
+
+    def _walks(self, op: str, name: str) -> bool:
+        """Whether an expression has an axis of this name whose range no consumer decides."""
+        return any(
+            self.problem.names[op, axis.name] == name and (op, axis.name) not in self.problem.derived
+            for axis in self.computes[op].body_loops
+        )
+
+    def _follows(self, op: str, name: str, tile: Path) -> bool:
+        """Whether a loop of a tile cuts a range that consumers outside of the tile decide."""
+        for axis in self.computes[op].body_loops:
+            forms = self.problem.derived.get((op, axis.name), ())
+            if self.problem.names[op, axis.name] == name and forms:
+                shared = [same_path(self.places[op], self.places[c]) for c, _ in forms if c in self.places]
+                return all(len(path) < len(tile) for path in shared)
+        return False
+
+    def _loops_at(self, path: Path, tile: Tile) -> tuple[LoopAt, ...]:
+        level = next(number for number, one in enumerate(self.levels) if one.name == tile.level)
+        below = self.ops(path)
+        found = []
+        for index, loop in enumerate(tile.loops):
+            advances = any(self._walks(op, loop.name) or self._follows(op, loop.name, path) for op in below)
+            axis = loop.name if advances else f"{loop.name} {path} {index}"
+            found.append(LoopAt(path, index, axis, tile.binding is Binding.SP, level))
+        return tuple(found)
+
+    def ops(self, path: Path) -> tuple[str, ...]:
+        """The expressions below a node."""
+        return tuple(op for op, place in self.places.items() if place[: len(path)] == path)
+
+    def above(self, path: Path) -> tuple[LoopAt, ...]:
+        """The loops around a node, outermost first."""
+        if path not in self._above:
+            tiles = (path[:depth] for depth in range(len(path)))
+            self._above[path] = tuple(loop for tile in tiles for loop in self.loops.get(tile, ()))
+        return self._above[path]
+
+    def inside(self, op: str, axis: str, path: Path) -> tuple[tuple[LoopAt, ...], int]:
+        """The loops of one axis of an expression from a node inwards, and the extent in its micro-kernel."""
+        key = (op, axis, path)
+        if key not in self._inside:
+            place = self.places[op]
+            loops = tuple(loop for loop in self.above(place)[len(self.above(path)) :] if loop.axis == axis)
+            leaf = self.nodes[place]
+            assert isinstance(leaf, Leaf)
+            quantum = 1
+            for loop in leaf.kernel.quantum if leaf.kernel is not None else ():
+                quantum *= loop.trips if loop.name == axis else 1
+            self._inside[key] = (loops, quantum)
+        return self._inside[key]
+
+    @cached_property
+    def references(self) -> dict[LoopAt, tuple[str, ...]]:
+        """The expressions that a loop advances: those whose factors further in make up its block."""
+        return {
+            loop: tuple(op for op in self.ops(path) if self._walks(op, loop.axis) or self._follows(op, loop.axis, path))
+            for path, loops in self.loops.items()
+            for loop in loops
+        }
+
+    def strides(self, factors: Mapping[LoopAt, Number]) -> dict[LoopAt, Number]:
+        """Values of its axis that one step of each loop covers.
+
+        Raises Unanalysable where two expressions below a loop cut its step into blocks of different sizes.
+        """
+        found: dict[LoopAt, Number] = {}
+        for loop, ops in self.references.items():
+            sizes = []
+            for op in ops:
+                loops, size = self.inside(op, loop.axis, loop.tile)
+                for inner in loops[loops.index(loop) + 1 :]:
+                    size = size * factors[inner]
+                sizes.append(size)
+            for op, size in zip(ops[1:], sizes[1:], strict=True):
+                if np.any(size != sizes[0]):
+                    raise Unanalysable(
+                        f"one step of {loop.axis} at {self.levels[loop.level].name} is {np.max(sizes[0])} values for "
+                        f"{ops[0]} and {np.max(size)} for {op}",
+                        where="tile tree", help=f"factors of {loop.axis} further in with one product for both",
+                    )  # fmt: skip
+            found[loop] = sizes[0] if sizes else 1
+        return found
+
+    # Levels
+
+    def level(self, path: Path) -> int:
+        """The level of the tile at `path`."""
+        tile = self.nodes[path]
+        assert isinstance(tile, Tile)
+        return next(number for number, one in enumerate(self.levels) if one.name == tile.level)
+
+    @cached_property
+    def tops(self) -> tuple[Path, ...]:
+        """The outermost tile of every nest."""
+        return tuple(path for path in self.loops if path == self.top(path))
+
+    def top(self, path: Path) -> Path:
+        """The outermost tile of the nest that the tile at `path` belongs to."""
+        level, top = self.level(path), path
+        for depth in reversed(range(len(path))):
+            if isinstance(self.nodes[path[:depth]], Tile):
+                if self.level(path[:depth]) != level:
+                    break
+                top = path[:depth]
+        return top
+
+    def visits(self, top: Path) -> tuple[Path, ...]:
+        """The nodes directly below a nest, in the order in which they run."""
+        level = self.level(top)
+
+        def below(path: Path) -> Iterator[Path]:
+            node = self.nodes[path]
+            if isinstance(node, Leaf) or (isinstance(node, Tile) and self.level(path) != level):
+                yield path
+            elif isinstance(node, Scope):
+                for number in range(len(node.children)):
+                    yield from below((*path, number))
+            else:
+                yield from below((*path, 0))
+
+        return tuple(below(top))
+
+    @cached_property
+    def homes(self) -> dict[str, int]:
+        """The level that holds each tensor: the outermost for what comes in or goes out.
+
+        A value that only expressions of one tile exchange lies one level further in than that tile (spec 1, section
+        2.2), or where a stage says.
+        """
+        found = dict.fromkeys(self.problem.tensors(), 0)
+        for op in self.places:
+            users = [c for c, compute in self.computes.items() if any(t.name == op for t in compute.inputs())]
+            if not users:
+                continue
+            meeting = self.places[op]
+            for user in users:
+                meeting = same_path(meeting, self.places[user])
+            around = [path for path in (meeting[:n] for n in range(len(meeting))) if path in self.loops]
+            found[op] = self.level(around[-1]) + 1 if around else 0
+            found[op] = self.staged.get(op, found[op])
+        return found
+
+    def crossing(self, path: Path, level: int) -> frozenset[str]:
+        """The tensors that expressions below a node exchange with `level` or what lies outside of it."""
+        names = {
+            tensor.name for op in self.ops(path) for tensor in (*self.computes[op].inputs(), self.computes[op].output)
+        }
+        return frozenset(name for name in names if self.homes[name] <= level)
+
+    def par_tiles(self, path: Path) -> tuple[Path, ...]:
+        """The spatial tiles of the nest that a visit stands in: children inside the same ones share memory."""
+        level = max((loop.level for loop in self.above(path)), default=-1)
+        return tuple(dict.fromkeys(loop.tile for loop in self.above(path) if loop.spatial and loop.level == level))
+
+    def moving(self, top: Path, tensor: str, tiles: tuple[Path, ...]) -> frozenset[str]:
+        """The axes that move the slices of a tensor in the memory that visits inside these spatial tiles share."""
+        key = (top, tensor, tiles)
+        if key not in self._moving:
+            self._moving[key] = frozenset(
+                name
+                for visit in self.visits(top)
+                if self.par_tiles(visit) == tiles
+                for op, read in self.accesses(visit, tensor)
+                for form in map(affine, read.indices)
+                if form is not None
+                for axis in form.terms
+                for name in self.problem.loops_of(op, axis.name)
+            )
+        return self._moving[key]
+
+    # Slices
+
+    def accesses(self, path: Path, tensor: str) -> tuple[tuple[str, Read], ...]:
+        """How the expressions below a node index a tensor, the write included."""
+        return tuple(
+            (op, read)
+            for op in self.ops(path)
+            for read in (*self.computes[op].reads(), Read(self.computes[op].output, self.computes[op].axes))
+            if read.tensor.name == tensor
+        )
+
+    def box(self, path: Path, tensor: str, at: At, inside: Inside) -> list[Range]:
+        """The slice of a tensor that the node at `path` needs: a range per dimension, clipped to the tensor.
+
+        The slice is the hull of all accesses below the node.
+        """
+        hull: list[Range] = []
+        for op, read in self.accesses(path, tensor):
+            ranges = []
+            for dim, index in enumerate(read.indices):
+                size = int(read.tensor.shape[dim])  # type: ignore[arg-type]
+                form = affine(index)
+                if form is None:
+                    ranges.append((0, size))
+                    continue
+                low, high = self.hull(op, form, path, at, inside)
+                ranges.append((least(greatest(low, 0), size), least(greatest(high, 0), size)))
+            hull = [
+                (least(a, c), greatest(b, d)) for (a, b), (c, d) in zip(hull, ranges, strict=True)
+            ] if hull else ranges  # fmt: skip
+        return hull
+
+    def hull(self, op: str, form: Affine, path: Path, at: At, inside: Inside) -> Range:
+        """The values of an affine index while the node at `path` runs once."""
+        low = high = form.constant
+        for axis, factor in form.terms.items():
+            first, end = self.range(op, axis.name, path, at, inside)
+            small, large = factor * first, factor * (end - 1)
+            low, high = (low + small, high + large) if factor > 0 else (low + large, high + small)
+        return low, high + 1
+
+    def range(self, op: str, axis: str, path: Path, at: At, inside: Inside) -> Range:
+        """The values of one axis of an expression while the node at `path` runs once."""
+        compute = self.computes[op]
+        whole = next(a.size for a in compute.loops if a.name == axis)
+        if all(axis != a.name for a in compute.body_loops):
+            return 0, whole  # an ordered accumulation gives all of it
+        name = self.problem.names[op, axis]
+        span = self.span(op, axis, path, at, inside)
+        if span is None:
+            first = at(name, whole)
+            return first, least(first + inside(op, name, path), whole)
+        low, high = span
+        if not any(loop.axis == name for loop in self.above(self.places[op])):
+            return low, high
+        first = low + at(name, high - low)
+        return first, least(first + inside(op, name, path), high)
+
+    def span(self, op: str, axis: str, path: Path, at: At, inside: Inside) -> Range | None:
+        """The values of an axis that its consumers need in one step of the tiles around them and the node at `path`.
+
+        None for an axis that no consumer derives.
+        """
+        ranges = [
+            self.hull(consumer, form, same_path(path, self.places[consumer]), at, inside)
+            for consumer, form in self.problem.derived.get((op, axis), ())
+            if consumer in self.places
+        ]
+        if not ranges:
+            return None
+        whole = next(a.size for a in self.computes[op].loops if a.name == axis)
+        low, high = ranges[0]
+        for other_low, other_high in ranges[1:]:
+            low, high = least(low, other_low), greatest(high, other_high)
+        return greatest(low, 0), least(high, whole)
+
+    @cached_property
+    def cut(self) -> dict[str, tuple[str, str]]:
+        """Of axes whose range consumers decide and that loops cut all the same: (expression, axis) by loop name."""
+        names = {loop.axis for loops in self.loops.values() for loop in loops}
+        return {
+            self.problem.names[op, axis]: (op, axis)
+            for op, axis in self.problem.derived
+            if op in self.places and self.problem.names[op, axis] in names - self.extents.keys()
+        }
