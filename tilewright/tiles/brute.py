@@ -197,7 +197,8 @@ class _Walk:
         def at(axis: str, _: Number) -> int:
             return self.at(digits, path, axis)
 
-        return tuple(self.nest.box(path, tensor, at, self.inside))
+        rank = self.nest.problem.tensors()[tensor].rank
+        return tuple(self.nest.side(path, tensor, dim, at, self.inside) for dim in range(rank))
 
     def live(self, path: Path, digits: Digits) -> bool:
         """Whether the loops around a node are inside their extents."""

@@ -159,6 +159,7 @@ class Nest:
         self.loops: dict[Path, tuple[LoopAt, ...]] = {
             path: self._loops_at(path, node) for path, node in self.nodes.items() if isinstance(node, Tile)
         }
+        self._accesses: dict[tuple[Path, str], tuple[tuple[str, Read], ...]] = {}
         self._moving: dict[tuple[Path, str, tuple[Path, ...]], frozenset[str]] = {}
         self._above: dict[Path, tuple[LoopAt, ...]] = {}
         self._inside: dict[tuple[str, str, Path], tuple[tuple[LoopAt, ...], int]] = {}
@@ -349,33 +350,27 @@ class Nest:
 
     def accesses(self, path: Path, tensor: str) -> tuple[tuple[str, Read], ...]:
         """How the expressions below a node index a tensor, the write included."""
-        return tuple(
-            (op, read)
-            for op in self.ops(path)
-            for read in (*self.computes[op].reads(), Read(self.computes[op].output, self.computes[op].axes))
-            if read.tensor.name == tensor
-        )
+        key = (path, tensor)
+        if key not in self._accesses:
+            self._accesses[key] = tuple(
+                (op, read)
+                for op in self.ops(path)
+                for read in (*self.computes[op].reads(), Read(self.computes[op].output, self.computes[op].axes))
+                if read.tensor.name == tensor
+            )
+        return self._accesses[key]
 
-    def box(self, path: Path, tensor: str, at: At, inside: Inside) -> list[Range]:
-        """The slice of a tensor that the node at `path` needs: a range per dimension, clipped to the tensor.
-
-        The slice is the hull of all accesses below the node.
-        """
-        hull: list[Range] = []
+    def side(self, path: Path, tensor: str, dim: int, at: At, inside: Inside) -> Range:
+        """The slice of a tensor that a node needs along one dimension: the hull of all accesses, clipped to the tensor."""
+        low: Number = None
+        high: Number = None
         for op, read in self.accesses(path, tensor):
-            ranges = []
-            for dim, index in enumerate(read.indices):
-                size = int(read.tensor.shape[dim])  # type: ignore[arg-type]
-                form = affine(index)
-                if form is None:
-                    ranges.append((0, size))
-                    continue
-                low, high = self.hull(op, form, path, at, inside)
-                ranges.append((least(greatest(low, 0), size), least(greatest(high, 0), size)))
-            hull = [
-                (least(a, c), greatest(b, d)) for (a, b), (c, d) in zip(hull, ranges, strict=True)
-            ] if hull else ranges  # fmt: skip
-        return hull
+            size = int(read.tensor.shape[dim])  # type: ignore[arg-type]
+            form = affine(read.indices[dim])
+            first, end = (0, size) if form is None else self.hull(op, form, path, at, inside)
+            first, end = least(greatest(first, 0), size), least(greatest(end, 0), size)
+            low, high = (first, end) if low is None else (least(low, first), greatest(high, end))
+        return low, high
 
     def hull(self, op: str, form: Affine, path: Path, at: At, inside: Inside) -> Range:
         """The values of an affine index while the node at `path` runs once."""

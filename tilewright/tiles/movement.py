@@ -1,0 +1,600 @@
+"""The data movement of a tile tree from its boundary steps: exact, and without walking the tree.
+
+Two visits to a memory differ only by which loop has advanced and which inner loops went back to their first step (spec
+1, section 5.2, generalised to siblings in section 5.4). Each such *turn* occurs a known number of times and moves the
+same number of elements each time, up to clipped edges: there the last step of an axis differs, and the turns of steps
+next to the edge are counted apart. `brute.walk` is the definition; both give equal numbers on every tree.
+
+Factors may be arrays: one evaluation then covers all trees of one topology.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from tilewright.dataclass import dataclass
+from tilewright.expr.affine import Affine, affine
+from tilewright.tiles.nest import LoopAt, Nest, Number, Unanalysable, greatest, least
+from tilewright.tiles.problem import Problem
+from tilewright.tiles.resources import Resources
+from tilewright.tiles.traffic import Moved, Traffic
+from tilewright.tiles.tree import Kind, Path, Scope, Tile, TileTree
+
+
+def movement(
+    tree: TileTree,
+    problem: Problem,
+    *,
+    resources: Resources | None = None,
+    factors: Any = None,
+    compat_evict: bool = False,
+) -> Traffic:
+    """Loads, fills and stores of every tensor at every level: what `brute.walk` counts.
+
+    `factors` gives values to the open loops of the tree, in the order of `tree.walk` and outermost first in a tile:
+    integers, or an array of shape (trees, open loops), which makes every number of the result an array of `trees`.
+    Raises Unanalysable for a tree without a defined movement or factors that are not those of its open loops.
+    """
+    return Boundaries(Nest(tree, problem, resources), compat_evict=compat_evict).traffic(factors)
+
+
+def bound(nest: Nest, factors: Any = None) -> dict[LoopAt, Number]:
+    """The factor of every loop of a tree, where `factors` has those of the open ones."""
+    found: dict[LoopAt, Number] = {}
+    unset: list[LoopAt] = []
+    for path, loops in nest.loops.items():
+        tile = nest.nodes[path]
+        assert isinstance(tile, Tile)
+        for loop in loops:
+            factor = tile.loops[loop.index].factor
+            found[loop] = factor
+            if factor is None:
+                unset.append(loop)
+    given = np.asarray([] if factors is None else factors, dtype=np.int64)
+    if given.ndim not in (1, 2) or given.shape[-1] != len(unset) or (given < 1).any():
+        shape = "x".join(map(str, given.shape)) or "a number"
+        raise Unanalysable(
+            f"the tree has {len(unset)} open loops, and the factors given are {shape}", where="tile tree",
+            help="positive integers, one for each open loop, or an array of shape (trees, open loops)",
+        )  # fmt: skip
+    for number, loop in enumerate(unset):
+        found[loop] = int(given[number]) if given.ndim == 1 else np.ascontiguousarray(given[:, number])
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """A kind of step from one visit of a memory to the next.
+
+    `shared` loops stand where they stood, `advancing` has gone one step on, loops further in start again at `now` and
+    have ended at `before`. Without `before`, nothing is resident; without `now`, the run is over. `kept`: the slice is
+    not dropped in between.
+    """
+
+    now: Path | None
+    before: Path | None
+    shared: frozenset[LoopAt]
+    advancing: LoopAt | None
+    kept: bool
+
+    @property
+    def where(self) -> Path:
+        """The visit whose loops say how often the turn occurs."""
+        path = self.now if self.now is not None else self.before
+        assert path is not None
+        return path
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Dimensions of a slice that the same axes move, and axes whose extent depends on these."""
+
+    axes: frozenset[str]
+    dims: tuple[int, ...]
+    enumerated: bool  # slices end at a border of the tensor somewhere else than in the last step
+
+
+class Boundaries:
+    """The turns of one topology: found once, evaluated for any factors."""
+
+    def __init__(self, nest: Nest, *, compat_evict: bool = False) -> None:
+        self.nest, self.compat_evict = nest, compat_evict
+
+    def traffic(self, factors: Any = None, *, outermost: int | None = None) -> Traffic:
+        """The movement with these factors; of the levels before number `outermost` only, where that is given."""
+        nest = self.nest
+        values = bound(nest, factors)
+        point = _Point(nest, values, nest.strides(values))
+        moved: dict[Path, dict[str, Moved]] = {top: {} for top in nest.tops}
+        for top, tensor, tiles, turns in self.turns:
+            if outermost is not None and nest.level(top) >= outermost:
+                continue
+            parts = [self._moved(point, top, tensor, tiles, turn) for turn in turns]
+            old = moved[top].get(tensor)
+            if old is not None:
+                parts.append((old.loads, old.fills, old.stores))
+            loads, fills, stores = (sum(part[i] for part in parts) for i in range(3))
+            moved[top][tensor] = Moved(loads, fills, stores)
+        return Traffic(moved, {top: nest.levels[nest.level(top)].name for top in nest.tops})
+
+    # Turns
+
+    @cached_property
+    def turns(self) -> list[tuple[Path, str, tuple[Path, ...], list[_Turn]]]:
+        """Every kind of turn, by nest, tensor and the spatial tiles that visits share."""
+        found = []
+        for top in self.nest.tops:
+            level = self.nest.level(top)
+            groups: dict[tuple[str, tuple[Path, ...]], list[Path]] = {}
+            for visit in self.nest.visits(top):
+                for tensor in sorted(self.nest.crossing(visit, level)):
+                    groups.setdefault((tensor, self.nest.par_tiles(visit)), []).append(visit)
+            for (tensor, tiles), visits in groups.items():
+                moving = self.nest.moving(top, tensor, tiles)
+                turns = [turn for visit in visits for turn in self._turns(top, tensor, visits, visit)]
+                turns.append(_Turn(None, visits[-1], frozenset(), None, True))
+                found.append((top, tensor, tiles, [turn for turn in turns if self._changes(turn, moving)]))
+        return found
+
+    def _turns(self, top: Path, tensor: str, visits: Sequence[Path], visit: Path) -> list[_Turn]:
+        """How the memory can come to a visit: from an earlier sibling, or by a loop around all earlier ones."""
+        nest, found = self.nest, []
+        for depth in reversed(range(len(visit))):
+            path = visit[:depth]
+            node = nest.nodes[path]
+            if isinstance(node, Scope) and depth > len(top):
+                earlier = [v for v in visits if v[:depth] == path and v[depth] < visit[depth]]
+                if earlier:
+                    before = earlier[-1]
+                    kept = self._kept(tensor, before, depth + 1) and not self._drops(tensor, before[: depth + 1])
+                    found.append(_Turn(visit, before, frozenset(nest.above(path)), None, kept))
+                    return found
+            elif isinstance(node, Tile):
+                loops = [loop for loop in nest.loops[path] if not loop.spatial]
+                last = [v for v in visits if v[: depth + 1] == (*path, 0)][-1] if depth >= len(top) else visits[-1]
+                kept = self._kept(tensor, last, max(depth + 1, len(top)))
+                for number, loop in enumerate(loops):
+                    shared = (*nest.above(path), *loops[:number], *(o for o in nest.loops[path] if o.spatial))
+                    found.append(_Turn(visit, last, frozenset(shared), loop, kept))
+        found.append(_Turn(visit, None, frozenset(), None, False))
+        return found
+
+    def _kept(self, tensor: str, visit: Path, depth: int) -> bool:
+        """Whether a slice outlives the scopes between a node of this depth and a visit that ends in all of them."""
+        return not any(self._drops(tensor, visit[:n]) for n in range(depth + 1, len(visit) + 1))
+
+    def _drops(self, tensor: str, child: Path) -> bool:
+        """Whether a tensor is dropped when a child of a scope has run."""
+        scope = self.nest.nodes[child[:-1]]
+        if not isinstance(scope, Scope):
+            return False
+        around = [path for path in (child[:n] for n in range(len(child))) if path in self.nest.loops]
+        evicts = scope.kind is Kind.SEQ or (self.compat_evict and scope.kind is Kind.PIPE)
+        last = child[-1] == len(scope.children) - 1
+        in_scope = len(child) > 1 and isinstance(self.nest.nodes[child[:-2]], Scope)
+        if not evicts or not around or (last and in_scope):
+            return False
+        following = (*child[:-1], 0 if last else child[-1] + 1)
+        return tensor not in self.nest.crossing(following, self.nest.level(around[-1]))
+
+    def _changes(self, turn: _Turn, moving: frozenset[str]) -> bool:
+        """Whether a turn moves anything: not if the same visit finds its slice where it left it."""
+        if turn.now != turn.before or not turn.kept:
+            return True
+        restarted = [loop for loop in self.nest.above(turn.where) if not loop.spatial and loop not in turn.shared]
+        return any(loop.axis in moving for loop in restarted)
+
+    # What one kind of turn moves
+
+    def _moved(
+        self, point: _Point, top: Path, tensor: str, tiles: tuple[Path, ...], turn: _Turn
+    ) -> tuple[Number, Number, Number]:
+        nest = self.nest
+        if turn.advancing is not None and _is_one(point.factors[turn.advancing]):
+            return 0, 0, 0
+        frame = _Frame(point, turn, nest.level(top), nest.moving(top, tensor, tiles))
+        writes = turn.now is not None and tensor in nest.ops(turn.now)
+        wrote = turn.before is not None and tensor in nest.ops(turn.before)
+        sums = nest.problem.reductions(tensor) if writes else frozenset()
+        adds = writes and any(loop.axis in sums and not loop.spatial for loop in (*turn.shared, turn.advancing) if loop)
+        loading = turn.now is not None and (not writes or adds or (self.compat_evict and bool(sums)))
+        if not loading and not wrote:
+            return 0, 0, 0
+        parts = self._parts(turn, tensor)
+        loads = fills = stores = 0
+        if loading:
+            first = sums if writes and not self.compat_evict else frozenset()
+            fills = self._loaded(frame, parts, tensor, turn, first, together=False)
+            multicast = nest.levels[nest.level(top)].multicast
+            loads = self._loaded(frame, parts, tensor, turn, first, together=True) if multicast and frame.groups else fills
+        if wrote:
+            old, common = frame.sizes(parts, tensor, "before", together=True), 0
+            if writes and turn.kept:
+                common = frame.sizes(parts, tensor, "common", together=True)
+            stores = frame.times(parts, frozenset(), together=True) * (old - common)
+        return loads, fills, stores
+
+    def _loaded(
+        self, frame: _Frame, parts: Sequence[_Part], tensor: str, turn: _Turn, sums: frozenset[str], *, together: bool
+    ) -> Number:
+        need, common = frame.sizes(parts, tensor, "now", together=together), 0
+        if turn.before is not None and turn.kept:
+            common = frame.sizes(parts, tensor, "common", together=together)
+        times = frame.times(parts, frozenset(), together=together)
+        if sums:
+            times = times - frame.times(parts, sums, together=together)
+        return times * (need - common)
+
+    def _parts(self, turn: _Turn, tensor: str) -> tuple[_Part, ...]:
+        """The dimensions of a tensor in groups that depend on different axes."""
+        key = (turn.now, turn.before, tensor)
+        if key not in self._known_parts:
+            self._known_parts[key] = self._find_parts(turn, tensor)
+        return self._known_parts[key]
+
+    @cached_property
+    def _known_parts(self) -> dict[Any, tuple[_Part, ...]]:
+        return {}
+
+    def _find_parts(self, turn: _Turn, tensor: str) -> tuple[_Part, ...]:
+        nest, problem = self.nest, self.nest.problem
+        groups: list[tuple[set[str], list[int], bool]] = []
+        visits = [path for path in (turn.now, turn.before) if path is not None]
+        for dim in range(problem.tensors()[tensor].rank):
+            axes: set[str] = set()
+            enumerated = False
+            shapes: set[frozenset[tuple[str, int]]] = set()
+            for op, read in (access for visit in visits for access in nest.accesses(visit, tensor)):
+                form = affine(read.indices[dim])
+                if form is not None:
+                    shapes |= self._shapes(op, form)
+                    for axis in form.terms:
+                        axes |= problem.loops_of(op, axis.name)
+                        enumerated |= self._clipped(op, axis.name)
+                    low, high = form.bounds()
+                    enumerated |= low < 0 or high >= int(read.tensor.shape[dim])  # type: ignore[arg-type]
+            groups.append((axes, [dim], enumerated or len(shapes) > 1))
+        for name, (op, axis) in nest.cut.items():
+            if any(loop.axis == name for visit in visits for loop in nest.above(visit)):
+                form = Affine(0, {next(a for a in nest.computes[op].loops if a.name == axis): 1})
+                enumerated = self._clipped(op, axis) or len(self._shapes(op, form)) > 1
+                groups.append(({name, *problem.loops_of(op, axis)}, [], enumerated))
+        joined: list[tuple[set[str], list[int], bool]] = []
+        for axes, dims, enumerated in groups:
+            for other in [other for other in joined if other[0] & axes]:
+                joined.remove(other)
+                axes, dims, enumerated = axes | other[0], [*other[1], *dims], enumerated or other[2]
+            joined.append((axes, dims, enumerated))
+        return tuple(_Part(frozenset(axes), tuple(dims), enumerated) for axes, dims, enumerated in joined)
+
+    def _shapes(self, op: str, form: Affine) -> set[frozenset[tuple[str, int]]]:
+        """How an index moves with the loops: coefficients by axis, for every way in which consumers decide about it.
+
+        Slices that move in different ways lie in each step at another distance from each other.
+        """
+        problem = self.nest.problem
+        found: set[frozenset[tuple[str, int]]] = {frozenset()}
+        for axis, factor in form.terms.items():
+            own = {frozenset({(problem.names[op, axis.name], factor)})}
+            for consumer, outer in problem.derived.get((op, axis.name), ()):
+                own |= self._shapes(consumer, outer.scaled(factor))
+            if (op, axis.name) in problem.derived:
+                own.discard(frozenset({(problem.names[op, axis.name], factor)}))
+            found = {a | b for a in found for b in own}
+        return found
+
+    def _clipped(self, op: str, axis: str) -> bool:
+        """Whether a consumer asks for values of an axis that do not exist."""
+        problem = self.nest.problem
+        whole = next(a.size for a in self.nest.computes[op].loops if a.name == axis)
+        for consumer, form in problem.derived.get((op, axis), ()):
+            low, high = form.bounds()
+            if low < 0 or high >= whole or any(self._clipped(consumer, a.name) for a in form.terms):
+                return True
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """A topology with its factors."""
+
+    nest: Nest
+    factors: Mapping[LoopAt, Number]
+    strides: Mapping[LoopAt, Number]
+
+
+@dataclass(frozen=True, slots=True)
+class _Digit:
+    """One loop of an axis: how many steps, how many values a step covers, and which steps are counted."""
+
+    factor: Number
+    stride: Number
+    steps: str  # "all", "first", "later"
+
+
+class _Frame:
+    """How often one kind of turn occurs, and where slices lie before and after it."""
+
+    def __init__(self, point: _Point, turn: _Turn, level: int, moving: frozenset[str]) -> None:
+        self.point, self.turn, self.level, self.moving = point, turn, level, moving
+        self.loops = point.nest.above(turn.where)
+        #: Loops whose iterations run on units that read and write the same slice.
+        self.groups = frozenset(
+            loop for loop in self.loops if loop.spatial and loop.level == level and loop.axis not in moving
+        )
+        self.sums: dict[tuple[_Part, str, bool], Number] = {}
+
+    def times(self, parts: Sequence[_Part], first: frozenset[str], *, together: bool) -> Number:
+        """How often the turn occurs for each position of the axes in `parts`.
+
+        Only at first temporal steps of the axes in `first`; only on one unit of those that share a slice if `together`.
+        """
+        inner = {axis for part in parts for axis in part.axes}
+        total: Number = 1
+        for axis in dict.fromkeys(loop.axis for loop in self.loops):
+            if axis not in inner:
+                extent = self.point.nest.extents.get(axis)
+                total = total * _count(None if extent is None else extent - 1, self.digits(axis, first, together))
+        return total
+
+    def digits(self, axis: str, first: frozenset[str], together: bool) -> list[_Digit]:
+        """The loops of an axis whose steps make different occurrences of the turn."""
+        found = []
+        for loop in self.loops:
+            if loop.axis != axis:
+                continue
+            steps = "all"
+            if loop.spatial:
+                steps = "first" if together and loop in self.groups else "all"
+            elif loop is self.turn.advancing:
+                steps = "none" if axis in first else "later"
+            elif loop not in self.turn.shared or axis in first:
+                steps = "first"
+            found.append(_Digit(self.point.factors[loop], self.point.strides[loop], steps))
+        return found
+
+    def sizes(self, parts: Sequence[_Part], tensor: str, which: str, *, together: bool) -> Number:
+        """Elements that the turn touches, summed over all positions of the axes in `parts`.
+
+        `which`: those of the slice "now" or "before", or those "common" to both.
+        """
+        total: Number = 1
+        for part in parts:
+            grouped = together and any(loop.axis in part.axes for loop in self.groups)
+            key = (part, which, grouped)
+            if key not in self.sums:
+                self.sums[key] = _Positions(self, part, grouped).total(tensor, which)
+            total = total * self.sums[key]
+        return total
+
+
+class _Positions:
+    """The positions of the axes of one part at one kind of turn, in classes that have slices of the same sizes.
+
+    Where every step of every axis is whole, there is one class, and all is scalar (or one value per tree). Otherwise
+    each axis has a dimension of classes: the first step, the last one and one of those between, or every step.
+    """
+
+    def __init__(self, frame: _Frame, part: _Part, together: bool) -> None:
+        self.frame, self.part, self.together = frame, part, together
+        self.nest, self.turn = frame.point.nest, frame.turn
+        walked = dict.fromkeys(
+            loop.axis
+            for path in (self.turn.now, self.turn.before)
+            if path is not None
+            for loop in self.nest.above(path)
+            if loop.axis in part.axes
+        )
+        self.ragged = [axis for axis in walked if self._is_ragged(axis)]
+        self.walked = list(walked)
+        self.now: dict[str, Number] = {}
+        self.bases: dict[str, tuple[Number, Number]] = {}
+        self.before: dict[str, Number] = {}
+        self.weight: Number = 1
+
+    def total(self, tensor: str, which: str) -> Number:
+        """The sum over all positions of the elements of the part's dimensions."""
+        nest, turn = self.nest, self.turn
+        where = turn.where
+        for axis in self.walked:
+            self._first(axis, self._extent(axis, where, self._at_now))
+        sizes: Number = 1
+        for dim in self.part.dims:
+            low, high = nest.side(where, tensor, dim, self._at_now, self._inside)
+            if which != "now":
+                assert turn.before is not None
+                other_low, other_high = nest.side(turn.before, tensor, dim, self._at_before, self._inside)
+                if which == "before":
+                    low, high = other_low, other_high
+                else:
+                    low, high = greatest(low, other_low), least(high, other_high)
+            sizes = sizes * greatest(high - low, 0)
+        result = self.weight * sizes
+        if not self.ragged:
+            return result
+        result = np.asarray(result)
+        axes = tuple(range(1, result.ndim))
+        found = result.sum(axis=axes) if axes else result
+        return found if any(isinstance(f, np.ndarray) for f in self.frame.point.factors.values()) else int(found[0])
+
+    # Axes
+
+    def _is_ragged(self, axis: str) -> bool:
+        """Whether steps of an axis are clipped, or differ for another reason."""
+        if self.part.enumerated or axis in self.nest.cut:
+            return True
+        extent, point = self.nest.extents[axis], self.frame.point
+        for path in (self.turn.now, self.turn.before):
+            loops = [loop for loop in self.nest.above(path) if loop.axis == axis] if path is not None else []
+            if loops and np.any(point.strides[loops[0]] * point.factors[loops[0]] != extent):
+                return True
+        return False
+
+    def _extent(self, axis: str, path: Path, at: Any) -> Number:
+        if axis not in self.nest.cut:
+            return self.nest.extents[axis]
+        span = self.nest.span(*self.nest.cut[axis], path, at, self._inside)
+        assert span is not None, "only axes that consumers derive are cut"
+        return greatest(span[1] - span[0], 0)
+
+    def _lift(self, value: Number) -> Number:
+        """A value per tree, with dimensions for the classes."""
+        if isinstance(value, np.ndarray) and value.ndim == 1 and self.ragged:
+            return value.reshape((-1, *(1 for _ in self.ragged)))
+        return value
+
+    def _along(self, axis: str, values: Any) -> Number:
+        """Classes of an axis along its dimension."""
+        shape = [1] * (1 + len(self.ragged))
+        shape[1 + self.ragged.index(axis)] = -1
+        return np.asarray(values, dtype=np.int64).reshape(shape)
+
+    def _inside(self, op: str, axis: str, path: Path) -> Number:
+        loops, size = self.nest.inside(op, axis, path)
+        for loop in loops:
+            size = size * self.frame.point.factors[loop]
+        return self._lift(size)
+
+    def _at_now(self, axis: str, extent: Number) -> Number:
+        if axis in self.walked and axis not in self.now:
+            self._first(axis, extent)
+        return self.now.get(axis, 0)
+
+    def _first(self, axis: str, extent: Number) -> None:
+        """The first values of an axis after the turn, and how often each occurs."""
+        if axis in self.now:
+            return
+        turn, point = self.turn, self.frame.point
+        digits = self.frame.digits(axis, frozenset(), self.together)
+        digits = [_Digit(self._lift(d.factor), self._lift(d.stride), d.steps) for d in digits]
+        loops = [loop for loop in self.nest.above(turn.where) if loop.axis == axis]
+        outer = [loop for loop in loops if loop in turn.shared or loop is turn.advancing]
+        advances = turn.advancing is not None and turn.advancing.axis == axis
+        stride = self._lift(point.strides[outer[-1]]) if outer else None
+        if axis not in self.ragged:
+            offset: Number = 0
+            block: Number = 1 if advances else 0
+            self.weight = self.weight * _count(None, digits)
+        else:
+            inner = [
+                range(int(np.max(digit.factor)) if digit.steps == "all" else 1)
+                for loop, digit in zip(loops, digits, strict=True)
+                if loop.spatial and loop not in outer
+            ]
+            strides = [self._lift(point.strides[loop]) for loop in loops if loop.spatial and loop not in outer]
+            factors = [self._lift(point.factors[loop]) for loop in loops if loop.spatial and loop not in outer]
+            head = digits[: len(outer)]
+            blocks = _blocks(head, stride, extent)
+            kinds = range(int(np.max(blocks))) if self.part.enumerated else range(3)
+            classes = list(product(kinds, *inner))
+            kind = self._along(axis, [c[0] for c in classes])
+            offset, runs = 0, True
+            for number, (step, factor) in enumerate(zip(strides, factors, strict=True)):
+                unit = self._along(axis, [c[1 + number] for c in classes])
+                offset, runs = offset + unit * step, runs & (unit < factor)
+            if self.part.enumerated:
+                block, often = kind, _counted(kind, stride, head) & (kind < blocks)
+            else:
+                last = blocks - 1
+                block = np.where(kind == 2, last, kind)
+                at_first = 1 * _counted(0, stride, head)
+                at_last = (last > 0) & _counted(last, stride, head)
+                between = _count(extent - 1, head) - at_first - at_last
+                often = np.where(kind == 0, at_first, np.where(kind == 1, between, at_last))
+            first = (0 if stride is None else block * stride) + offset
+            self.weight = self.weight * (often * runs * (first < extent))
+        base = 0 if stride is None else block * stride
+        self.now[axis] = base + offset
+        self.bases[axis] = (base - stride if advances else base, offset)
+
+    def _at_before(self, axis: str, extent: Number) -> Number:
+        """The values of an axis before the turn: its inner loops were at their last steps."""
+        if axis not in self.walked:
+            return 0
+        if axis not in self.before:
+            turn, point = self.turn, self.frame.point
+            assert turn.before is not None
+            base, offset = self.bases[axis]
+            loops = [loop for loop in self.nest.above(turn.where) if loop.axis == axis]
+            outer = [loop for loop in loops if loop in turn.shared or loop is turn.advancing]
+            end = extent
+            if outer:
+                end = least(end, base + self._lift(point.strides[outer[-1]]))
+            rest = end - 1 - base - offset
+            place = base + offset
+            for loop in self.nest.above(turn.before):
+                if loop.axis == axis and not loop.spatial and loop not in outer:
+                    stride = self._lift(point.strides[loop])
+                    step = least(self._lift(point.factors[loop]) - 1, greatest(rest, 0) // stride)
+                    place, rest = place + step * stride, rest - step * stride
+            self.before[axis] = place
+        return self.before[axis]
+
+
+# Counting the steps of an axis ----------------------------------------------------------------------------------------
+
+
+def _count(last: Number, digits: Sequence[_Digit]) -> Number:
+    """How many combinations of steps reach a value of at most `last` (None: any)."""
+    if not digits:
+        return 1
+    inner = _whole(digits[1:])
+    steps = digits[0].steps
+    if last is None:
+        return _among(digits[0].factor, steps) * inner
+    whole = least(last // digits[0].stride, digits[0].factor)
+    total = _among(whole, steps) * inner
+    rest = _count(last - whole * digits[0].stride, digits[1:])
+    partial = (whole < digits[0].factor) & _allowed(whole, steps)
+    return total + partial * rest
+
+
+def _whole(digits: Sequence[_Digit]) -> Number:
+    total: Number = 1
+    for digit in digits:
+        total = total * _among(digit.factor, digit.steps)
+    return total
+
+
+def _among(steps: Number, which: str) -> Number:
+    """How many of the first `steps` steps are counted."""
+    if which == "all":
+        return steps
+    if which == "later":
+        return greatest(steps - 1, 0)
+    return 0 if which == "none" else least(steps, 1)
+
+
+def _allowed(step: Number, which: str) -> Number:
+    if which == "all":
+        return True
+    if which == "none":
+        return False
+    return step > 0 if which == "later" else step == 0
+
+
+def _blocks(digits: Sequence[_Digit], stride: Number, extent: Number) -> Number:
+    """How many steps of this stride an axis has."""
+    if stride is None:
+        return 1
+    total: Number = 1
+    for digit in digits:
+        total = total * digit.factor
+    return least(total, -(-extent // stride))
+
+
+def _counted(block: Number, stride: Number, digits: Sequence[_Digit]) -> Number:
+    """Whether the steps that lead to a block are counted."""
+    right: Number = True
+    for digit in digits:
+        right = right & _allowed(block * stride // digit.stride % digit.factor, digit.steps)
+    return right
+
+
+def _is_one(factor: Number) -> bool:
+    return not isinstance(factor, np.ndarray) and factor == 1
