@@ -105,7 +105,7 @@ class _Walk:
 
     def child(self, path: Path, digits: Digits) -> None:
         """Run a child: it is visited where the level changes."""
-        around = [p for p in (path[:n] for n in range(len(path))) if p in self.nest.loops]
+        around = self.nest.around(path)
         node = self.nest.nodes[path]
         leaves_nest = isinstance(node, Leaf) or (
             isinstance(node, Tile) and bool(around) and self.nest.level(path) != self.nest.level(around[-1])
@@ -117,7 +117,7 @@ class _Walk:
     def evict(self, path: Path, scope: Scope, number: int) -> None:
         """Drop what the child after this one does not need."""
         evicts = scope.kind is Kind.SEQ or (self.compat_evict and scope.kind is Kind.PIPE)
-        around = [p for p in (path[:n] for n in range(len(path))) if p in self.nest.loops]
+        around = self.nest.around(path)
         last = number == len(scope.children) - 1
         in_scope = bool(path) and isinstance(self.nest.nodes[path[:-1]], Scope)
         if not evicts or not around or (last and in_scope):
@@ -212,7 +212,6 @@ class _Walk:
                     return False
             elif axis in self.nest.cut:
                 span = self.nest.span(*self.nest.cut[axis], path, at, self.inside)
-                assert span is not None, "only axes that consumers derive are cut"
                 if span[0] + self.at(digits, path, axis) >= span[1]:
                     return False
         return True

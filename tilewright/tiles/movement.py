@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tilewright.dataclass import dataclass
-from tilewright.expr.affine import Affine, affine
+from tilewright.expr.affine import Affine
 from tilewright.tiles.nest import LoopAt, Nest, Number, Unanalysable, greatest, least
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Resources
@@ -67,7 +67,7 @@ def bound(nest: Nest, factors: Any = None) -> dict[LoopAt, Number]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Turn:
     """A kind of step from one visit of a memory to the next.
 
@@ -90,13 +90,22 @@ class _Turn:
         return path
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Part:
-    """Dimensions of a slice that the same axes move, and axes whose extent depends on these."""
+    """Dimensions of a slice that the same axes move, and axes whose extent depends on these.
+
+    `walked` are the axes that loops around the visits advance. `enumerated`: slices end at a border of the tensor
+    somewhere else than in the last step. `number` is the same for turns at which these dimensions lie alike.
+    """
 
     axes: frozenset[str]
     dims: tuple[int, ...]
-    enumerated: bool  # slices end at a border of the tensor somewhere else than in the last step
+    enumerated: bool
+    walked: tuple[str, ...]
+    number: int
+
+
+_Group = tuple[frozenset[str], tuple[int, ...], bool]  #: axes, dimensions, and whether these are enumerated
 
 
 class Boundaries:
@@ -104,6 +113,9 @@ class Boundaries:
 
     def __init__(self, nest: Nest, *, compat_evict: bool = False) -> None:
         self.nest, self.compat_evict = nest, compat_evict
+        self._known_parts: dict[_Turn, tuple[_Part, ...]] = {}
+        self._known_groups: dict[object, tuple[_Group, ...]] = {}
+        self._numbers: dict[object, int] = {}
 
     def traffic(self, factors: Any = None, *, outermost: int | None = None) -> Traffic:
         """The movement with these factors; of the levels before number `outermost` only, where that is given."""
@@ -173,7 +185,7 @@ class Boundaries:
         scope = self.nest.nodes[child[:-1]]
         if not isinstance(scope, Scope):
             return False
-        around = [path for path in (child[:n] for n in range(len(child))) if path in self.nest.loops]
+        around = self.nest.around(child)
         evicts = scope.kind is Kind.SEQ or (self.compat_evict and scope.kind is Kind.PIPE)
         last = child[-1] == len(scope.children) - 1
         in_scope = len(child) > 1 and isinstance(self.nest.nodes[child[:-2]], Scope)
@@ -197,7 +209,6 @@ class Boundaries:
         nest = self.nest
         if turn.advancing is not None and _is_one(point.factors[turn.advancing]):
             return 0, 0, 0
-        frame = _Frame(point, turn, nest.level(top), nest.moving(top, tensor, tiles))
         writes = turn.now is not None and tensor in nest.ops(turn.now)
         wrote = turn.before is not None and tensor in nest.ops(turn.before)
         sums = nest.problem.reductions(tensor) if writes else frozenset()
@@ -205,72 +216,77 @@ class Boundaries:
         loading = turn.now is not None and (not writes or adds or (self.compat_evict and bool(sums)))
         if not loading and not wrote:
             return 0, 0, 0
+        frame = _Frame(point, turn, nest.level(top), nest.moving(top, tensor, tiles))
         parts = self._parts(turn, tensor)
+        each = frame.sizes(parts, tensor, together=False)
+        one = frame.sizes(parts, tensor, together=True) if frame.groups else each
         loads = fills = stores = 0
         if loading:
-            first = sums if writes and not self.compat_evict else frozenset()
-            fills = self._loaded(frame, parts, tensor, turn, first, together=False)
-            multicast = nest.levels[nest.level(top)].multicast
-            loads = self._loaded(frame, parts, tensor, turn, first, together=True) if multicast and frame.groups else fills
+            fresh = sums if writes and not self.compat_evict else frozenset()
+            fills = (each.now - (each.common if turn.kept else 0)) * frame.times(parts, fresh, together=False)
+            loads = fills
+            if frame.groups and nest.levels[nest.level(top)].multicast:
+                loads = (one.now - (one.common if turn.kept else 0)) * frame.times(parts, fresh, together=True)
         if wrote:
-            old, common = frame.sizes(parts, tensor, "before", together=True), 0
-            if writes and turn.kept:
-                common = frame.sizes(parts, tensor, "common", together=True)
-            stores = frame.times(parts, frozenset(), together=True) * (old - common)
+            stored = one.before - (one.common if writes and turn.kept else 0)
+            stores = stored * frame.times(parts, frozenset(), together=True)
         return loads, fills, stores
-
-    def _loaded(
-        self, frame: _Frame, parts: Sequence[_Part], tensor: str, turn: _Turn, sums: frozenset[str], *, together: bool
-    ) -> Number:
-        need, common = frame.sizes(parts, tensor, "now", together=together), 0
-        if turn.before is not None and turn.kept:
-            common = frame.sizes(parts, tensor, "common", together=together)
-        times = frame.times(parts, frozenset(), together=together)
-        if sums:
-            times = times - frame.times(parts, sums, together=together)
-        return times * (need - common)
 
     def _parts(self, turn: _Turn, tensor: str) -> tuple[_Part, ...]:
         """The dimensions of a tensor in groups that depend on different axes."""
-        key = (turn.now, turn.before, tensor)
-        if key not in self._known_parts:
-            self._known_parts[key] = self._find_parts(turn, tensor)
-        return self._known_parts[key]
+        if turn not in self._known_parts:
+            groups = self._groups(turn.now, turn.before, tensor)
+            self._known_parts[turn] = tuple(self._part(turn, tensor, *group) for group in groups)
+        return self._known_parts[turn]
 
-    @cached_property
-    def _known_parts(self) -> dict[Any, tuple[_Part, ...]]:
-        return {}
+    def _part(self, turn: _Turn, tensor: str, axes: frozenset[str], dims: tuple[int, ...], enumerated: bool) -> _Part:
+        loops = self.nest.above(turn.where)
+        if turn.before is not None and turn.before != turn.where:
+            loops = (*loops, *self.nest.above(turn.before))
+        walked = tuple(dict.fromkeys(loop.axis for loop in loops if loop.axis in axes))
+        outer = tuple(
+            (sum(loop.axis == axis for loop in turn.shared), turn.advancing is not None and turn.advancing.axis == axis)
+            for axis in walked
+        )
+        key = (turn.now, turn.before, tensor, dims, walked, outer)
+        return _Part(axes, dims, enumerated, walked, self._numbers.setdefault(key, len(self._numbers)))
 
-    def _find_parts(self, turn: _Turn, tensor: str) -> tuple[_Part, ...]:
+    def _groups(self, now: Path | None, before: Path | None, tensor: str) -> tuple[_Group, ...]:
+        key = (now, before, tensor)
+        if key not in self._known_groups:
+            self._known_groups[key] = self._find_groups(now, before, tensor)
+        return self._known_groups[key]
+
+    def _find_groups(self, now: Path | None, before: Path | None, tensor: str) -> tuple[_Group, ...]:
         nest, problem = self.nest, self.nest.problem
         groups: list[tuple[set[str], list[int], bool]] = []
-        visits = [path for path in (turn.now, turn.before) if path is not None]
+        visits = [path for path in (now, before) if path is not None]
         for dim in range(problem.tensors()[tensor].rank):
             axes: set[str] = set()
             enumerated = False
             shapes: set[frozenset[tuple[str, int]]] = set()
-            for op, read in (access for visit in visits for access in nest.accesses(visit, tensor)):
-                form = affine(read.indices[dim])
+            for access in (access for visit in visits for access in nest.accesses(visit, tensor)):
+                op, form = access.op, access.forms[dim]
                 if form is not None:
                     shapes |= self._shapes(op, form)
                     for axis in form.terms:
                         axes |= problem.loops_of(op, axis.name)
                         enumerated |= self._clipped(op, axis.name)
                     low, high = form.bounds()
-                    enumerated |= low < 0 or high >= int(read.tensor.shape[dim])  # type: ignore[arg-type]
+                    enumerated |= low < 0 or high >= access.shape[dim]
             groups.append((axes, [dim], enumerated or len(shapes) > 1))
-        for name, (op, axis) in nest.cut.items():
+        for name, (op, cut) in nest.cut.items():
             if any(loop.axis == name for visit in visits for loop in nest.above(visit)):
-                form = Affine(0, {next(a for a in nest.computes[op].loops if a.name == axis): 1})
-                enumerated = self._clipped(op, axis) or len(self._shapes(op, form)) > 1
-                groups.append(({name, *problem.loops_of(op, axis)}, [], enumerated))
+                form = Affine(0, {next(a for a in nest.computes[op].loops if a.name == cut): 1})
+                enumerated = self._clipped(op, cut) or len(self._shapes(op, form)) > 1
+                groups.append(({name, *problem.loops_of(op, cut)}, [], enumerated))
         joined: list[tuple[set[str], list[int], bool]] = []
         for axes, dims, enumerated in groups:
             for other in [other for other in joined if other[0] & axes]:
                 joined.remove(other)
                 axes, dims, enumerated = axes | other[0], [*other[1], *dims], enumerated or other[2]
             joined.append((axes, dims, enumerated))
-        return tuple(_Part(frozenset(axes), tuple(dims), enumerated) for axes, dims, enumerated in joined)
+        return tuple((frozenset(axes), tuple(dims), enumerated) for axes, dims, enumerated in joined)
 
     def _shapes(self, op: str, form: Affine) -> set[frozenset[tuple[str, int]]]:
         """How an index moves with the loops: coefficients by axis, for every way in which consumers decide about it.
@@ -299,22 +315,46 @@ class Boundaries:
         return False
 
 
-@dataclass(frozen=True, slots=True)
 class _Point:
-    """A topology with its factors."""
+    """A topology with its factors, and what is known about it."""
 
-    nest: Nest
-    factors: Mapping[LoopAt, Number]
-    strides: Mapping[LoopAt, Number]
+    def __init__(self, nest: Nest, factors: Mapping[LoopAt, Number], strides: Mapping[LoopAt, Number]) -> None:
+        self.nest, self.factors, self.strides = nest, factors, strides
+        self.in_batch = any(isinstance(factor, np.ndarray) for factor in factors.values())
+        self.sizes: dict[tuple[int, bool], _Sizes] = {}  # by number of the part, and whether units count together
+        self._ends: dict[LoopAt, bool] = {}
+        self._inside: dict[tuple[str, str, Path], Number] = {}
+
+    def fits(self, loop: LoopAt) -> bool:
+        """Whether the steps of the outermost loop of an axis make up its extent."""
+        if loop not in self._ends:
+            size = self.strides[loop] * self.factors[loop]
+            extent = self.nest.extents[loop.axis]
+            self._ends[loop] = bool((size == extent).all()) if isinstance(size, np.ndarray) else size == extent
+        return self._ends[loop]
+
+    def inside(self, op: str, axis: str, path: Path) -> Number:
+        """How many values of an axis of an expression the node at `path` covers."""
+        key = (op, axis, path)
+        if key not in self._inside:
+            loops, size = self.nest.inside(op, axis, path)
+            for loop in loops:
+                size = size * self.factors[loop]
+            self._inside[key] = size
+        return self._inside[key]
 
 
-@dataclass(frozen=True, slots=True)
-class _Digit:
-    """One loop of an axis: how many steps, how many values a step covers, and which steps are counted."""
+#: One loop of an axis: how many steps, how many values a step covers, and which steps are counted: "all", the "first",
+#: "later" ones, or "none".
+_Digit = tuple[Number, Number, str]
 
-    factor: Number
-    stride: Number
-    steps: str  # "all", "first", "later"
+
+class _Sizes(NamedTuple):
+    """Elements of slices, summed over positions: needed now, held before, and common to both."""
+
+    now: Number
+    before: Number
+    common: Number
 
 
 class _Frame:
@@ -327,23 +367,30 @@ class _Frame:
         self.groups = frozenset(
             loop for loop in self.loops if loop.spatial and loop.level == level and loop.axis not in moving
         )
-        self.sums: dict[tuple[_Part, str, bool], Number] = {}
 
-    def times(self, parts: Sequence[_Part], first: frozenset[str], *, together: bool) -> Number:
+    def times(self, parts: Sequence[_Part], fresh: frozenset[str], *, together: bool) -> Number:
         """How often the turn occurs for each position of the axes in `parts`.
 
-        Only at first temporal steps of the axes in `first`; only on one unit of those that share a slice if `together`.
+        Without the first temporal step of all axes in `fresh` at once; only on one unit of those that share a slice if
+        `together`.
         """
         inner = {axis for part in parts for axis in part.axes}
         total: Number = 1
+        at_first: Number = 1
         for axis in dict.fromkeys(loop.axis for loop in self.loops):
             if axis not in inner:
                 extent = self.point.nest.extents.get(axis)
-                total = total * _count(None if extent is None else extent - 1, self.digits(axis, first, together))
-        return total
+                last = None if extent is None else extent - 1
+                often = _count(last, self.digits(axis, together))
+                total = total * often
+                at_first = at_first * (
+                    _count(last, self.digits(axis, together, first=True)) if axis in fresh else often
+                )
+        return total - at_first if fresh else total
 
-    def digits(self, axis: str, first: frozenset[str], together: bool) -> list[_Digit]:
-        """The loops of an axis whose steps make different occurrences of the turn."""
+    def digits(self, axis: str, together: bool, *, first: bool = False) -> list[_Digit]:
+        """The loops of an axis whose steps make different occurrences of the turn; temporal ones at the `first`."""
+        factors, strides, turn = self.point.factors, self.point.strides, self.turn
         found = []
         for loop in self.loops:
             if loop.axis != axis:
@@ -351,26 +398,25 @@ class _Frame:
             steps = "all"
             if loop.spatial:
                 steps = "first" if together and loop in self.groups else "all"
-            elif loop is self.turn.advancing:
-                steps = "none" if axis in first else "later"
-            elif loop not in self.turn.shared or axis in first:
+            elif loop is turn.advancing:
+                steps = "none" if first else "later"
+            elif first or loop not in turn.shared:
                 steps = "first"
-            found.append(_Digit(self.point.factors[loop], self.point.strides[loop], steps))
+            found.append((factors[loop], strides[loop], steps))
         return found
 
-    def sizes(self, parts: Sequence[_Part], tensor: str, which: str, *, together: bool) -> Number:
-        """Elements that the turn touches, summed over all positions of the axes in `parts`.
-
-        `which`: those of the slice "now" or "before", or those "common" to both.
-        """
-        total: Number = 1
+    def sizes(self, parts: Sequence[_Part], tensor: str, *, together: bool) -> _Sizes:
+        """Elements of the slices of a tensor at the turn, summed over all positions of the axes in `parts`."""
+        now: Number = 1
+        before: Number = 1
+        common: Number = 1
         for part in parts:
-            grouped = together and any(loop.axis in part.axes for loop in self.groups)
-            key = (part, which, grouped)
-            if key not in self.sums:
-                self.sums[key] = _Positions(self, part, grouped).total(tensor, which)
-            total = total * self.sums[key]
-        return total
+            key = (part.number, together and any(loop.axis in part.axes for loop in self.groups))
+            sizes = self.point.sizes.get(key)
+            if sizes is None:
+                sizes = self.point.sizes[key] = _Positions(self, part, together).total(tensor)
+            now, before, common = now * sizes.now, before * sizes.before, common * sizes.common
+        return _Sizes(now, before, common)
 
 
 class _Positions:
@@ -383,44 +429,36 @@ class _Positions:
     def __init__(self, frame: _Frame, part: _Part, together: bool) -> None:
         self.frame, self.part, self.together = frame, part, together
         self.nest, self.turn = frame.point.nest, frame.turn
-        walked = dict.fromkeys(
-            loop.axis
-            for path in (self.turn.now, self.turn.before)
-            if path is not None
-            for loop in self.nest.above(path)
-            if loop.axis in part.axes
-        )
-        self.ragged = [axis for axis in walked if self._is_ragged(axis)]
-        self.walked = list(walked)
+        self.walked = part.walked
+        self.ragged = [axis for axis in self.walked if self._is_ragged(axis)]
         self.now: dict[str, Number] = {}
         self.bases: dict[str, tuple[Number, Number]] = {}
         self.before: dict[str, Number] = {}
         self.weight: Number = 1
 
-    def total(self, tensor: str, which: str) -> Number:
-        """The sum over all positions of the elements of the part's dimensions."""
+    def total(self, tensor: str) -> _Sizes:
+        """The sums over all positions of the elements along the part's dimensions."""
         nest, turn = self.nest, self.turn
-        where = turn.where
         for axis in self.walked:
-            self._first(axis, self._extent(axis, where, self._at_now))
-        sizes: Number = 1
+            self._first(axis, self._extent(axis, turn.where, self._at_now))
+        now = before = common = self.weight
         for dim in self.part.dims:
-            low, high = nest.side(where, tensor, dim, self._at_now, self._inside)
-            if which != "now":
-                assert turn.before is not None
+            low, high = nest.side(turn.where, tensor, dim, self._at_now, self._inside)
+            now = now * greatest(high - low, 0)
+            if turn.before is not None:
                 other_low, other_high = nest.side(turn.before, tensor, dim, self._at_before, self._inside)
-                if which == "before":
-                    low, high = other_low, other_high
-                else:
-                    low, high = greatest(low, other_low), least(high, other_high)
-            sizes = sizes * greatest(high - low, 0)
-        result = self.weight * sizes
+                before = before * greatest(other_high - other_low, 0)
+                common = common * greatest(least(high, other_high) - greatest(low, other_low), 0)
+        if turn.before is None:
+            before = common = 0
+        return _Sizes(self._summed(now), self._summed(before), self._summed(common))
+
+    def _summed(self, sizes: Number) -> Number:
         if not self.ragged:
-            return result
-        result = np.asarray(result)
-        axes = tuple(range(1, result.ndim))
-        found = result.sum(axis=axes) if axes else result
-        return found if any(isinstance(f, np.ndarray) for f in self.frame.point.factors.values()) else int(found[0])
+            return sizes
+        array = np.asarray(sizes)
+        total = array.sum(axis=tuple(range(1, array.ndim))) if array.ndim > 1 else array
+        return total if self.frame.point.in_batch or not array.ndim else int(total[0])
 
     # Axes
 
@@ -428,18 +466,17 @@ class _Positions:
         """Whether steps of an axis are clipped, or differ for another reason."""
         if self.part.enumerated or axis in self.nest.cut:
             return True
-        extent, point = self.nest.extents[axis], self.frame.point
-        for path in (self.turn.now, self.turn.before):
-            loops = [loop for loop in self.nest.above(path) if loop.axis == axis] if path is not None else []
-            if loops and np.any(point.strides[loops[0]] * point.factors[loops[0]] != extent):
-                return True
-        return False
+        outermost = (
+            next((loop for loop in self.nest.above(path) if loop.axis == axis), None)
+            for path in (self.turn.now, self.turn.before)
+            if path is not None
+        )
+        return not all(loop is None or self.frame.point.fits(loop) for loop in outermost)
 
     def _extent(self, axis: str, path: Path, at: Any) -> Number:
         if axis not in self.nest.cut:
             return self.nest.extents[axis]
         span = self.nest.span(*self.nest.cut[axis], path, at, self._inside)
-        assert span is not None, "only axes that consumers derive are cut"
         return greatest(span[1] - span[0], 0)
 
     def _lift(self, value: Number) -> Number:
@@ -455,10 +492,7 @@ class _Positions:
         return np.asarray(values, dtype=np.int64).reshape(shape)
 
     def _inside(self, op: str, axis: str, path: Path) -> Number:
-        loops, size = self.nest.inside(op, axis, path)
-        for loop in loops:
-            size = size * self.frame.point.factors[loop]
-        return self._lift(size)
+        return self._lift(self.frame.point.inside(op, axis, path))
 
     def _at_now(self, axis: str, extent: Number) -> Number:
         if axis in self.walked and axis not in self.now:
@@ -470,20 +504,20 @@ class _Positions:
         if axis in self.now:
             return
         turn, point = self.turn, self.frame.point
-        digits = self.frame.digits(axis, frozenset(), self.together)
-        digits = [_Digit(self._lift(d.factor), self._lift(d.stride), d.steps) for d in digits]
-        loops = [loop for loop in self.nest.above(turn.where) if loop.axis == axis]
+        digits = self.frame.digits(axis, self.together)
+        loops = [loop for loop in self.frame.loops if loop.axis == axis]
         outer = [loop for loop in loops if loop in turn.shared or loop is turn.advancing]
         advances = turn.advancing is not None and turn.advancing.axis == axis
         stride = self._lift(point.strides[outer[-1]]) if outer else None
+        offset: Number = 0
+        block: Number = 1 if advances else 0
         if axis not in self.ragged:
-            offset: Number = 0
-            block: Number = 1 if advances else 0
-            self.weight = self.weight * _count(None, digits)
+            self.weight = self.weight * self._lift(_whole(digits))
         else:
+            digits = [(self._lift(factor), self._lift(step), steps) for factor, step, steps in digits]
             inner = [
-                range(int(np.max(digit.factor)) if digit.steps == "all" else 1)
-                for loop, digit in zip(loops, digits, strict=True)
+                range(int(np.max(factor)) if steps == "all" else 1)
+                for loop, (factor, _, steps) in zip(loops, digits, strict=True)
                 if loop.spatial and loop not in outer
             ]
             strides = [self._lift(point.strides[loop]) for loop in loops if loop.spatial and loop not in outer]
@@ -493,7 +527,7 @@ class _Positions:
             kinds = range(int(np.max(blocks))) if self.part.enumerated else range(3)
             classes = list(product(kinds, *inner))
             kind = self._along(axis, [c[0] for c in classes])
-            offset, runs = 0, True
+            runs: Number = True
             for number, (step, factor) in enumerate(zip(strides, factors, strict=True)):
                 unit = self._along(axis, [c[1 + number] for c in classes])
                 offset, runs = offset + unit * step, runs & (unit < factor)
@@ -508,9 +542,13 @@ class _Positions:
                 often = np.where(kind == 0, at_first, np.where(kind == 1, between, at_last))
             first = (0 if stride is None else block * stride) + offset
             self.weight = self.weight * (often * runs * (first < extent))
-        base = 0 if stride is None else block * stride
+        base: Number = 0
+        before: Number = 0
+        if stride is not None:
+            base = block * stride
+            before = base - stride if advances else base
         self.now[axis] = base + offset
-        self.bases[axis] = (base - stride if advances else base, offset)
+        self.bases[axis] = (before, offset)
 
     def _at_before(self, axis: str, extent: Number) -> Number:
         """The values of an axis before the turn: its inner loops were at their last steps."""
@@ -520,7 +558,7 @@ class _Positions:
             turn, point = self.turn, self.frame.point
             assert turn.before is not None
             base, offset = self.bases[axis]
-            loops = [loop for loop in self.nest.above(turn.where) if loop.axis == axis]
+            loops = [loop for loop in self.frame.loops if loop.axis == axis]
             outer = [loop for loop in loops if loop in turn.shared or loop is turn.advancing]
             end = extent
             if outer:
@@ -529,9 +567,9 @@ class _Positions:
             place = base + offset
             for loop in self.nest.above(turn.before):
                 if loop.axis == axis and not loop.spatial and loop not in outer:
-                    stride = self._lift(point.strides[loop])
-                    step = least(self._lift(point.factors[loop]) - 1, greatest(rest, 0) // stride)
-                    place, rest = place + step * stride, rest - step * stride
+                    size = self._lift(point.strides[loop])
+                    step = least(self._lift(point.factors[loop]) - 1, greatest(rest, 0) // size)
+                    place, rest = place + step * size, rest - step * size
             self.before[axis] = place
         return self.before[axis]
 
@@ -541,23 +579,18 @@ class _Positions:
 
 def _count(last: Number, digits: Sequence[_Digit]) -> Number:
     """How many combinations of steps reach a value of at most `last` (None: any)."""
-    if not digits:
-        return 1
-    inner = _whole(digits[1:])
-    steps = digits[0].steps
-    if last is None:
-        return _among(digits[0].factor, steps) * inner
-    whole = least(last // digits[0].stride, digits[0].factor)
-    total = _among(whole, steps) * inner
-    rest = _count(last - whole * digits[0].stride, digits[1:])
-    partial = (whole < digits[0].factor) & _allowed(whole, steps)
-    return total + partial * rest
+    if last is None or not digits:
+        return _whole(digits)
+    factor, stride, steps = digits[0]
+    reached = least(last // stride, factor)
+    partial = (reached < factor) & _allowed(reached, steps)
+    return _among(reached, steps) * _whole(digits[1:]) + partial * _count(last - reached * stride, digits[1:])
 
 
 def _whole(digits: Sequence[_Digit]) -> Number:
     total: Number = 1
-    for digit in digits:
-        total = total * _among(digit.factor, digit.steps)
+    for factor, _, steps in digits:
+        total = total * _among(factor, steps)
     return total
 
 
@@ -571,6 +604,7 @@ def _among(steps: Number, which: str) -> Number:
 
 
 def _allowed(step: Number, which: str) -> Number:
+    """Whether a step is counted."""
     if which == "all":
         return True
     if which == "none":
@@ -583,16 +617,16 @@ def _blocks(digits: Sequence[_Digit], stride: Number, extent: Number) -> Number:
     if stride is None:
         return 1
     total: Number = 1
-    for digit in digits:
-        total = total * digit.factor
+    for factor, _, _ in digits:
+        total = total * factor
     return least(total, -(-extent // stride))
 
 
 def _counted(block: Number, stride: Number, digits: Sequence[_Digit]) -> Number:
     """Whether the steps that lead to a block are counted."""
     right: Number = True
-    for digit in digits:
-        right = right & _allowed(block * stride // digit.stride % digit.factor, digit.steps)
+    for factor, step, steps in digits:
+        right = right & _allowed(block * stride // step % factor, steps)
     return right
 
 

@@ -50,9 +50,9 @@ class Unanalysable(CompileError):
     code = "unanalysable-tree"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class LoopAt:
-    """A loop of a tree: its tile, its place there, and the axis whose values it advances.
+    """A loop of one tree, equal to itself alone: its tile, its place there, and the axis whose values it advances.
 
     `axis` is the name of the loop where an expression below walks an axis of this name. Where no expression does, the
     loop repeats everything below it, and `axis` is a name that no other loop has.
@@ -63,6 +63,30 @@ class LoopAt:
     axis: str
     spatial: bool
     level: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """How an expression indexes a tensor of this shape: an affine form per dimension, None for any other index."""
+
+    op: str
+    forms: tuple[Affine | None, ...]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _AxisOf:
+    """An axis of an expression: the name of its loop, its extent, and what decides its values.
+
+    `given`: an ordered accumulation gives all of them. `forms`: consumers ask for these, by affine forms over their
+    axes. `cut`: loops of the expression run through these in parts.
+    """
+
+    name: str
+    extent: int
+    given: bool
+    forms: tuple[tuple[str, Affine], ...]
+    cut: bool
 
 
 def least(a: Number, b: Number) -> Number:
@@ -142,6 +166,16 @@ class Nest:
     """
 
     def __init__(self, tree: TileTree, problem: Problem, resources: Resources | None = None) -> None:
+        self._ops: dict[Path, tuple[str, ...]] = {}
+        self._above: dict[Path, tuple[LoopAt, ...]] = {}
+        self._inside: dict[tuple[str, str, Path], tuple[tuple[LoopAt, ...], int]] = {}
+        self._visits: dict[Path, tuple[Path, ...]] = {}
+        self._crossing: dict[tuple[Path, int], frozenset[str]] = {}
+        self._par_tiles: dict[Path, tuple[Path, ...]] = {}
+        self._moving: dict[tuple[Path, str, tuple[Path, ...]], frozenset[str]] = {}
+        self._accesses: dict[tuple[Path, str], tuple[_Access, ...]] = {}
+        self._axes: dict[tuple[str, str], _AxisOf] = {}
+        self._meetings: dict[tuple[Path, str], Path] = {}
         self.problem = problem
         self.levels = resources.levels if resources is not None else levels_of(tree)
         self.tree, self.staged = completed(tree, self.levels)
@@ -159,10 +193,6 @@ class Nest:
         self.loops: dict[Path, tuple[LoopAt, ...]] = {
             path: self._loops_at(path, node) for path, node in self.nodes.items() if isinstance(node, Tile)
         }
-        self._accesses: dict[tuple[Path, str], tuple[tuple[str, Read], ...]] = {}
-        self._moving: dict[tuple[Path, str, tuple[Path, ...]], frozenset[str]] = {}
-        self._above: dict[Path, tuple[LoopAt, ...]] = {}
-        self._inside: dict[tuple[str, str, Path], tuple[tuple[LoopAt, ...], int]] = {}
 
     # Loops and blocks
 
@@ -193,7 +223,7 @@ class Nest:
         return False
 
     def _loops_at(self, path: Path, tile: Tile) -> tuple[LoopAt, ...]:
-        level = next(number for number, one in enumerate(self.levels) if one.name == tile.level)
+        level = self.level(path)
         below = self.ops(path)
         found = []
         for index, loop in enumerate(tile.loops):
@@ -204,7 +234,9 @@ class Nest:
 
     def ops(self, path: Path) -> tuple[str, ...]:
         """The expressions below a node."""
-        return tuple(op for op, place in self.places.items() if place[: len(path)] == path)
+        if path not in self._ops:
+            self._ops[path] = tuple(op for op, place in self.places.items() if place[: len(path)] == path)
+        return self._ops[path]
 
     def above(self, path: Path) -> tuple[LoopAt, ...]:
         """The loops around a node, outermost first."""
@@ -263,27 +295,33 @@ class Nest:
 
     def level(self, path: Path) -> int:
         """The level of the tile at `path`."""
-        tile = self.nodes[path]
-        assert isinstance(tile, Tile)
-        return next(number for number, one in enumerate(self.levels) if one.name == tile.level)
+        return self._levels[path]
+
+    @cached_property
+    def _levels(self) -> dict[Path, int]:
+        number = {level.name: index for index, level in enumerate(self.levels)}
+        return {path: number[node.level] for path, node in self.nodes.items() if isinstance(node, Tile)}
 
     @cached_property
     def tops(self) -> tuple[Path, ...]:
         """The outermost tile of every nest."""
         return tuple(path for path in self.loops if path == self.top(path))
 
+    def around(self, path: Path) -> tuple[Path, ...]:
+        """The tiles around a node, outermost first."""
+        return tuple(path[:depth] for depth in range(len(path)) if path[:depth] in self._levels)
+
     def top(self, path: Path) -> Path:
         """The outermost tile of the nest that the tile at `path` belongs to."""
-        level, top = self.level(path), path
-        for depth in reversed(range(len(path))):
-            if isinstance(self.nodes[path[:depth]], Tile):
-                if self.level(path[:depth]) != level:
-                    break
-                top = path[:depth]
-        return top
+        return next(tile for tile in (*self.around(path), path) if self.level(tile) == self.level(path))
 
     def visits(self, top: Path) -> tuple[Path, ...]:
         """The nodes directly below a nest, in the order in which they run."""
+        if top not in self._visits:
+            self._visits[top] = self._find_visits(top)
+        return self._visits[top]
+
+    def _find_visits(self, top: Path) -> tuple[Path, ...]:
         level = self.level(top)
 
         def below(path: Path) -> Iterator[Path]:
@@ -313,7 +351,7 @@ class Nest:
             meeting = self.places[op]
             for user in users:
                 meeting = same_path(meeting, self.places[user])
-            around = [path for path in (meeting[:n] for n in range(len(meeting))) if path in self.loops]
+            around = self.around(meeting)
             found[op] = self.level(around[-1]) + 1 if around else 0
             found[op] = self.staged.get(op, found[op])
         return found
@@ -327,8 +365,12 @@ class Nest:
 
     def par_tiles(self, path: Path) -> tuple[Path, ...]:
         """The spatial tiles of the nest that a visit stands in: children inside the same ones share memory."""
-        level = max((loop.level for loop in self.above(path)), default=-1)
-        return tuple(dict.fromkeys(loop.tile for loop in self.above(path) if loop.spatial and loop.level == level))
+        if path not in self._par_tiles:
+            loops = self.above(path)
+            level = max((loop.level for loop in loops), default=-1)
+            tiles = (loop.tile for loop in loops if loop.spatial and loop.level == level)
+            self._par_tiles[path] = tuple(dict.fromkeys(tiles))
+        return self._par_tiles[path]
 
     def moving(self, top: Path, tensor: str, tiles: tuple[Path, ...]) -> frozenset[str]:
         """The axes that move the slices of a tensor in the memory that visits inside these spatial tiles share."""
@@ -338,22 +380,22 @@ class Nest:
                 name
                 for visit in self.visits(top)
                 if self.par_tiles(visit) == tiles
-                for op, read in self.accesses(visit, tensor)
-                for form in map(affine, read.indices)
+                for access in self.accesses(visit, tensor)
+                for form in access.forms
                 if form is not None
                 for axis in form.terms
-                for name in self.problem.loops_of(op, axis.name)
+                for name in self.problem.loops_of(access.op, axis.name)
             )
         return self._moving[key]
 
     # Slices
 
-    def accesses(self, path: Path, tensor: str) -> tuple[tuple[str, Read], ...]:
+    def accesses(self, path: Path, tensor: str) -> tuple[_Access, ...]:
         """How the expressions below a node index a tensor, the write included."""
         key = (path, tensor)
         if key not in self._accesses:
             self._accesses[key] = tuple(
-                (op, read)
+                _Access(op, tuple(map(affine, read.indices)), tuple(int(extent) for extent in read.tensor.shape))  # type: ignore[arg-type]
                 for op in self.ops(path)
                 for read in (*self.computes[op].reads(), Read(self.computes[op].output, self.computes[op].axes))
                 if read.tensor.name == tensor
@@ -361,13 +403,12 @@ class Nest:
         return self._accesses[key]
 
     def side(self, path: Path, tensor: str, dim: int, at: At, inside: Inside) -> Range:
-        """The slice of a tensor that a node needs along one dimension: the hull of all accesses, clipped to the tensor."""
+        """The slice of a tensor that a node needs along one dimension: the hull of accesses, clipped to the tensor."""
         low: Number = None
         high: Number = None
-        for op, read in self.accesses(path, tensor):
-            size = int(read.tensor.shape[dim])  # type: ignore[arg-type]
-            form = affine(read.indices[dim])
-            first, end = (0, size) if form is None else self.hull(op, form, path, at, inside)
+        for access in self.accesses(path, tensor):
+            size, form = access.shape[dim], access.forms[dim]
+            first, end = (0, size) if form is None else self.hull(access.op, form, path, at, inside)
             first, end = least(greatest(first, 0), size), least(greatest(end, 0), size)
             low, high = (first, end) if low is None else (least(low, first), greatest(high, end))
         return low, high
@@ -383,38 +424,47 @@ class Nest:
 
     def range(self, op: str, axis: str, path: Path, at: At, inside: Inside) -> Range:
         """The values of one axis of an expression while the node at `path` runs once."""
-        compute = self.computes[op]
-        whole = next(a.size for a in compute.loops if a.name == axis)
-        if all(axis != a.name for a in compute.body_loops):
-            return 0, whole  # an ordered accumulation gives all of it
-        name = self.problem.names[op, axis]
-        span = self.span(op, axis, path, at, inside)
-        if span is None:
-            first = at(name, whole)
-            return first, least(first + inside(op, name, path), whole)
-        low, high = span
-        if not any(loop.axis == name for loop in self.above(self.places[op])):
+        one = self.axis(op, axis)
+        if one.given:
+            return 0, one.extent
+        if not one.forms:
+            first = at(one.name, one.extent)
+            return first, least(first + inside(op, one.name, path), one.extent)
+        low, high = self.span(op, axis, path, at, inside)
+        if not one.cut:
             return low, high
-        first = low + at(name, high - low)
-        return first, least(first + inside(op, name, path), high)
+        first = low + at(one.name, high - low)
+        return first, least(first + inside(op, one.name, path), high)
 
-    def span(self, op: str, axis: str, path: Path, at: At, inside: Inside) -> Range | None:
+    def span(self, op: str, axis: str, path: Path, at: At, inside: Inside) -> Range:
         """The values of an axis that its consumers need in one step of the tiles around them and the node at `path`.
 
-        None for an axis that no consumer derives.
+        Only for axes whose range consumers decide.
         """
-        ranges = [
-            self.hull(consumer, form, same_path(path, self.places[consumer]), at, inside)
-            for consumer, form in self.problem.derived.get((op, axis), ())
-            if consumer in self.places
-        ]
-        if not ranges:
-            return None
-        whole = next(a.size for a in self.computes[op].loops if a.name == axis)
-        low, high = ranges[0]
-        for other_low, other_high in ranges[1:]:
-            low, high = least(low, other_low), greatest(high, other_high)
-        return greatest(low, 0), least(high, whole)
+        one = self.axis(op, axis)
+        low: Number = None
+        high: Number = None
+        for consumer, form in one.forms:
+            key = (path, consumer)
+            if key not in self._meetings:
+                self._meetings[key] = same_path(path, self.places[consumer])
+            first, end = self.hull(consumer, form, self._meetings[key], at, inside)
+            low, high = (first, end) if low is None else (least(low, first), greatest(high, end))
+        return greatest(low, 0), least(high, one.extent)
+
+    def axis(self, op: str, axis: str) -> _AxisOf:
+        """What decides the values of an axis of an expression."""
+        key = (op, axis)
+        if key not in self._axes:
+            compute, name = self.computes[op], self.problem.names[op, axis]
+            self._axes[key] = _AxisOf(
+                name,
+                next(a.size for a in compute.loops if a.name == axis),
+                all(axis != a.name for a in compute.body_loops),
+                tuple(form for form in self.problem.derived.get(key, ()) if form[0] in self.places),
+                any(loop.axis == name for loop in self.above(self.places[op])),
+            )
+        return self._axes[key]
 
     @cached_property
     def cut(self) -> dict[str, tuple[str, str]]:
