@@ -100,23 +100,23 @@ def greatest(a: Number, b: Number) -> Number:
 
 
 def levels_of(tree: Node) -> tuple[Level, ...]:
-    """The levels that a tree names, outermost first; raises Unanalysable if two paths disagree about the order."""
-    order: list[str] = []
+    """The levels that a tree names, outermost first; raises Unanalysable if paths disagree about the order."""
+    outside: dict[str, set[str]] = {}
     for path, _ in leaves(tree):
-        names = [node.level for node in (node_at(tree, path[:n]) for n in range(len(path))) if isinstance(node, Tile)]
-        known = [order.index(name) for name in names if name in order]
-        if known != sorted(known):
+        nodes = (node_at(tree, path[:n]) for n in range(len(path)))
+        names = list(dict.fromkeys(node.level for node in nodes if isinstance(node, Tile)))
+        for number, name in enumerate(names):
+            outside.setdefault(name, set()).update(names[:number])
+    order: list[str] = []
+    while len(order) < len(outside):
+        free = [name for name in outside if name not in order and outside[name] <= set(order)]
+        if not free:
+            left = ", ".join(name for name in outside if name not in order)
             raise Unanalysable(
-                f"levels stand in the order {', '.join(dict.fromkeys(names))} here and {', '.join(order)} elsewhere",
+                f"levels {left} stand inside each other in different orders",
                 where="tile tree", help="name the machine, or use one order of levels in all branches",
             )  # fmt: skip
-        place = 0
-        for name in dict.fromkeys(names):
-            if name in order:
-                place = order.index(name) + 1
-            else:
-                order.insert(place, name)
-                place += 1
+        order.append(free[0])
     return tuple(Level(name) for name in order)
 
 
