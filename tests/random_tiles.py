@@ -101,7 +101,7 @@ def random_case(roll: random.Random) -> Case:
             break
     resources = None
     if roll.random() < 0.4:
-        resources = Resources(tuple(Level(name, multicast=roll.random() < 0.6) for name in levels))
+        resources = Resources(tuple(Level(name, multicast=roll.random() < 0.6, retain=roll.random() < 0.8) for name in levels))
     return Case(problem, tree, resources, roll.random() < 0.15)
 
 

@@ -14,6 +14,7 @@ silent, this file decides:
 * With `multicast`, instances that differ in spatial loops which do not move the slice read it together. Without it each
   one reads. Stores of such instances are one store: the level adds up what they computed.
 * Nothing stays in the inner levels between the children of a scope that no tile surrounds.
+* A memory that does not retain loads what a child reads at each visit. What the child writes stays.
 * A slice is clipped to its tensor along each dimension, a step to the extents of its loops.
 """
 
@@ -24,9 +25,9 @@ from collections.abc import Iterator
 from itertools import product
 
 from tilewright.dataclass import dataclass
-from tilewright.tiles.nest import LoopAt, Nest, Number, Unanalysable
+from tilewright.tiles.nest import LoopAt, Nest, Unanalysable
 from tilewright.tiles.problem import Problem
-from tilewright.tiles.resources import Resources
+from tilewright.tiles.resources import Number, Resources
 from tilewright.tiles.traffic import Moved, Traffic
 from tilewright.tiles.tree import Kind, Leaf, Path, Scope, Tile, TileTree
 
@@ -148,7 +149,8 @@ class _Walk:
                 state = self.states.get(key)
                 writes = tensor in self.nest.ops(path)
                 if not writes or self.continues(path, tensor, instance):
-                    new = _size(need) - (_size(_common(need, state.slice)) if state is not None else 0)
+                    stays = state is not None and (writes or self.nest.retains(top))
+                    new = _size(need) - (_size(_common(need, state.slice)) if state is not None and stays else 0)
                     counts[1] += new
                     if self.reads_itself(key, top):
                         counts[0] += new

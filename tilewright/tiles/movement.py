@@ -19,9 +19,9 @@ import numpy as np
 
 from tilewright.dataclass import dataclass
 from tilewright.expr.affine import Affine
-from tilewright.tiles.nest import LoopAt, Nest, Number, Unanalysable, greatest, least
+from tilewright.tiles.nest import LoopAt, Nest, Unanalysable
 from tilewright.tiles.problem import Problem
-from tilewright.tiles.resources import Resources
+from tilewright.tiles.resources import Number, Resources, greatest, least
 from tilewright.tiles.traffic import Moved, Traffic
 from tilewright.tiles.tree import Kind, Path, Scope, Tile, TileTree
 
@@ -116,12 +116,15 @@ class Boundaries:
         self._known_parts: dict[_Turn, tuple[_Part, ...]] = {}
         self._known_groups: dict[object, tuple[_Group, ...]] = {}
         self._numbers: dict[object, int] = {}
+        self._leaf_turns: dict[str, _Turn] = {}
 
     def traffic(self, factors: Any = None, *, outermost: int | None = None) -> Traffic:
         """The movement with these factors; of the levels before number `outermost` only, where that is given."""
+        return self.traffic_at(self.point(factors), outermost=outermost)
+
+    def traffic_at(self, point: _Point, *, outermost: int | None = None) -> Traffic:
+        """As `traffic`, at a point that `point` gave."""
         nest = self.nest
-        values = bound(nest, factors)
-        point = _Point(nest, values, nest.strides(values))
         moved: dict[Path, dict[str, Moved]] = {top: {} for top in nest.tops}
         for top, tensor, tiles, turns in self.turns:
             if outermost is not None and nest.level(top) >= outermost:
@@ -133,6 +136,23 @@ class Boundaries:
             loads, fills, stores = (sum(part[i] for part in parts) for i in range(3))
             moved[top][tensor] = Moved(loads, fills, stores)
         return Traffic(moved, {top: nest.levels[nest.level(top)].name for top in nest.tops})
+
+    def point(self, factors: Any = None) -> _Point:
+        """The topology with these factors."""
+        values = bound(self.nest, factors)
+        return _Point(self.nest, values, self.nest.strides(values))
+
+    def points(self, point: _Point, op: str) -> tuple[Number, Number]:
+        """How often an expression is evaluated: on all units together, and on the one that does most."""
+        place = self.nest.places[op]
+        turn = self._leaf_turns.setdefault(op, _Turn(place, None, frozenset(self.nest.above(place)), None, False))
+        parts = self._parts(turn, self.nest.points_of(op))
+        frame = _Frame(point, turn, len(self.nest.levels), frozenset())
+        tensor = self.nest.points_of(op)
+        every = frame.sizes(parts, tensor, together=False).now * frame.times(parts, frozenset(), together=False)
+        frame.groups = frozenset(loop for loop in frame.loops if loop.spatial)
+        one = frame.sizes(parts, tensor, together=True).now * frame.times(parts, frozenset(), together=True)
+        return every, one
 
     # Turns
 
@@ -150,7 +170,7 @@ class Boundaries:
                 moving = self.nest.moving(top, tensor, tiles)
                 turns = [turn for visit in visits for turn in self._turns(top, tensor, visits, visit)]
                 turns.append(_Turn(None, visits[-1], frozenset(), None, True))
-                found.append((top, tensor, tiles, [turn for turn in turns if self._changes(turn, moving)]))
+                found.append((top, tensor, tiles, [turn for turn in turns if self._changes(top, tensor, turn, moving)]))
         return found
 
     def _turns(self, top: Path, tensor: str, visits: Sequence[Path], visit: Path) -> list[_Turn]:
@@ -194,12 +214,17 @@ class Boundaries:
         following = (*child[:-1], 0 if last else child[-1] + 1)
         return tensor not in self.nest.crossing(following, self.nest.level(around[-1]))
 
-    def _changes(self, turn: _Turn, moving: frozenset[str]) -> bool:
+    def _changes(self, top: Path, tensor: str, turn: _Turn, moving: frozenset[str]) -> bool:
         """Whether a turn moves anything: not if the same visit finds its slice where it left it."""
-        if turn.now != turn.before or not turn.kept:
+        if turn.now != turn.before or not turn.kept or not self._stays(top, tensor, turn):
             return True
         restarted = [loop for loop in self.nest.above(turn.where) if not loop.spatial and loop not in turn.shared]
         return any(loop.axis in moving for loop in restarted)
+
+    def _stays(self, top: Path, tensor: str, turn: _Turn) -> bool:
+        """Whether what is resident need not be loaded again."""
+        writes = turn.now is not None and tensor in self.nest.ops(turn.now)
+        return turn.kept and (writes or self.nest.retains(top))
 
     # What one kind of turn moves
 
@@ -223,10 +248,11 @@ class Boundaries:
         loads = fills = stores = 0
         if loading:
             fresh = sums if writes and not self.compat_evict else frozenset()
-            fills = (each.now - (each.common if turn.kept else 0)) * frame.times(parts, fresh, together=False)
+            stays = self._stays(top, tensor, turn)
+            fills = (each.now - (each.common if stays else 0)) * frame.times(parts, fresh, together=False)
             loads = fills
             if frame.groups and nest.levels[nest.level(top)].multicast:
-                loads = (one.now - (one.common if turn.kept else 0)) * frame.times(parts, fresh, together=True)
+                loads = (one.now - (one.common if stays else 0)) * frame.times(parts, fresh, together=True)
         if wrote:
             stored = one.before - (one.common if writes and turn.kept else 0)
             stores = stored * frame.times(parts, frozenset(), together=True)
@@ -261,7 +287,7 @@ class Boundaries:
         nest, problem = self.nest, self.nest.problem
         groups: list[tuple[set[str], list[int], bool]] = []
         visits = [path for path in (now, before) if path is not None]
-        for dim in range(problem.tensors()[tensor].rank):
+        for dim in range(len(nest.accesses(visits[0], tensor)[0].shape)):
             axes: set[str] = set()
             enumerated = False
             shapes: set[frozenset[tuple[str, int]]] = set()

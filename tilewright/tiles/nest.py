@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from tilewright.errors import CompileError
 from tilewright.expr.affine import Affine, affine
 from tilewright.expr.core import Compute, Read
 from tilewright.tiles.problem import Problem
-from tilewright.tiles.resources import Level, Resources
+from tilewright.tiles.resources import Level, Number, Range, Resources, greatest, least
 from tilewright.tiles.tree import (
     ONCE,
     Binding,
@@ -36,8 +35,6 @@ from tilewright.tiles.tree import (
     walk,
 )
 
-Number = Any  #: an int, or an integer array with one entry per tree of a batch
-Range = tuple[Number, Number]  #: from the first value to one after the last
 At = Callable[
     [str, Number], Number
 ]  #: the first value of an axis of so many values that a point of the walk has reached
@@ -87,16 +84,6 @@ class _AxisOf:
     given: bool
     forms: tuple[tuple[str, Affine], ...]
     cut: bool
-
-
-def least(a: Number, b: Number) -> Number:
-    """The smaller one, element by element for arrays."""
-    return np.minimum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else (a if a < b else b)
-
-
-def greatest(a: Number, b: Number) -> Number:
-    """The larger one, element by element for arrays."""
-    return np.maximum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else (a if a > b else b)
 
 
 def levels_of(tree: Node) -> tuple[Level, ...]:
@@ -336,6 +323,11 @@ class Nest:
 
         return tuple(below(top))
 
+    def retains(self, top: Path) -> bool:
+        """Whether the memory that a nest fills keeps a slice that the next step needs as well."""
+        inner = self.level(top) + 1
+        return inner == len(self.levels) or self.levels[inner].retain
+
     @cached_property
     def homes(self) -> dict[str, int]:
         """The level that holds each tensor: the outermost for what comes in or goes out.
@@ -401,6 +393,15 @@ class Nest:
                 if read.tensor.name == tensor
             )
         return self._accesses[key]
+
+    def points_of(self, op: str) -> str:
+        """The name of a tensor that has an element for every point at which an expression is evaluated."""
+        name = f"points of {op}"
+        compute = self.computes[op]
+        axes = compute.body_loops
+        forms = tuple(Affine(0, {axis: 1}) for axis in axes)
+        self._accesses[self.places[op], name] = (_Access(op, forms, tuple(axis.size for axis in axes)),)
+        return name
 
     def side(self, path: Path, tensor: str, dim: int, at: At, inside: Inside) -> Range:
         """The slice of a tensor that a node needs along one dimension: the hull of accesses, clipped to the tensor."""
