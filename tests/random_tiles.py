@@ -101,8 +101,13 @@ def random_case(roll: random.Random) -> Case:
             break
     resources = None
     if roll.random() < 0.4:
-        resources = Resources(tuple(Level(name, multicast=roll.random() < 0.6, retain=roll.random() < 0.8) for name in levels))
+        resources = Resources(tuple(_level(name, roll) for name in levels))
     return Case(problem, tree, resources, roll.random() < 0.15)
+
+
+def _level(name: str, roll: random.Random) -> Level:
+    multicast, retain, accumulate = (roll.random() < often for often in (0.6, 0.8, 0.2))
+    return Level(name, multicast=multicast, retain=retain, accumulate=accumulate)
 
 
 def steps(tree: TileTree | Leaf) -> int:

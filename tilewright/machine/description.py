@@ -297,7 +297,8 @@ class Level(Readable):
 
     `fanout` is how many instances lie below one instance of the level outside it, along X and Y. Energy is per
     word in units of one 16-bit multiply-add; when absent the analysis uses its table for `technology`. With
-    `shares_port`, reads and writes take turns at one port, whose rate is that of reads.
+    `shares_port`, reads and writes take turns at one port, whose rate is that of reads. A level that accumulates adds
+    what is stored to it, so that partial sums are not read back.
 
     The rest is for latency step by step. A transfer takes `read_latency_cycles` or `write_latency_cycles` besides its
     words. The level holds the operands of `load_slots` steps and the results of `store_slots` steps at once; 2 is
@@ -317,6 +318,7 @@ class Level(Readable):
     reduces: bool = optional(flag, False)
     multicasts: bool = optional(flag, True)
     shares_port: bool = optional(flag, False)
+    accumulates: bool = optional(flag, False)
     retains: bool = optional(flag, True)
     read_latency_cycles: float | None = optional(rate)
     write_latency_cycles: float | None = optional(rate)

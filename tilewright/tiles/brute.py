@@ -14,6 +14,7 @@ silent, this file decides:
 * With `multicast`, instances that differ in spatial loops which do not move the slice read it together. Without it each
   one reads. Stores of such instances are one store: the level adds up what they computed.
 * Nothing stays in the inner levels between the children of a scope that no tile surrounds.
+* A level that accumulates needs no loads of partial sums.
 * A memory that does not retain loads what a child reads at each visit. What the child writes stays.
 * A slice is clipped to its tensor along each dimension, a step to the extents of its loops.
 """
@@ -148,7 +149,8 @@ class _Walk:
                 need = self.slice(path, tensor, instance)
                 state = self.states.get(key)
                 writes = tensor in self.nest.ops(path)
-                if not writes or self.continues(path, tensor, instance):
+                adds = writes and not self.nest.levels[level].accumulate and self.continues(path, tensor, instance)
+                if not writes or adds:
                     stays = state is not None and (writes or self.nest.retains(top))
                     new = _size(need) - (_size(_common(need, state.slice)) if state is not None and stays else 0)
                     counts[1] += new

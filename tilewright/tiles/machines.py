@@ -38,6 +38,7 @@ def _accelerator(machine: Accelerator) -> Resources:
             read_words_per_cycle=level.read_words_per_cycle,
             write_words_per_cycle=level.write_words_per_cycle,
             shares_port=level.shares_port,
+            accumulate=level.accumulates,
             read_energy_macs=level.read_energy_macs,
             write_energy_macs=level.write_energy_macs,
             retain=level.retains,

@@ -68,7 +68,7 @@ def bound(nest: Nest, factors: Any = None) -> dict[LoopAt, Number]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Turn:
+class Turn:
     """A kind of step from one visit of a memory to the next.
 
     `shared` loops stand where they stood, `advancing` has gone one step on, loops further in start again at `now` and
@@ -113,16 +113,16 @@ class Boundaries:
 
     def __init__(self, nest: Nest, *, compat_evict: bool = False) -> None:
         self.nest, self.compat_evict = nest, compat_evict
-        self._known_parts: dict[_Turn, tuple[_Part, ...]] = {}
+        self._known_parts: dict[Turn, tuple[_Part, ...]] = {}
         self._known_groups: dict[object, tuple[_Group, ...]] = {}
         self._numbers: dict[object, int] = {}
-        self._leaf_turns: dict[str, _Turn] = {}
+        self._leaf_turns: dict[str, Turn] = {}
 
     def traffic(self, factors: Any = None, *, outermost: int | None = None) -> Traffic:
         """The movement with these factors; of the levels before number `outermost` only, where that is given."""
         return self.traffic_at(self.point(factors), outermost=outermost)
 
-    def traffic_at(self, point: _Point, *, outermost: int | None = None) -> Traffic:
+    def traffic_at(self, point: Point, *, outermost: int | None = None) -> Traffic:
         """As `traffic`, at a point that `point` gave."""
         nest = self.nest
         moved: dict[Path, dict[str, Moved]] = {top: {} for top in nest.tops}
@@ -137,15 +137,15 @@ class Boundaries:
             moved[top][tensor] = Moved(loads, fills, stores)
         return Traffic(moved, {top: nest.levels[nest.level(top)].name for top in nest.tops})
 
-    def point(self, factors: Any = None) -> _Point:
+    def point(self, factors: Any = None) -> Point:
         """The topology with these factors."""
         values = bound(self.nest, factors)
-        return _Point(self.nest, values, self.nest.strides(values))
+        return Point(self.nest, values, self.nest.strides(values))
 
-    def points(self, point: _Point, op: str) -> tuple[Number, Number]:
+    def points(self, point: Point, op: str) -> tuple[Number, Number]:
         """How often an expression is evaluated: on all units together, and on the one that does most."""
         place = self.nest.places[op]
-        turn = self._leaf_turns.setdefault(op, _Turn(place, None, frozenset(self.nest.above(place)), None, False))
+        turn = self._leaf_turns.setdefault(op, Turn(place, None, frozenset(self.nest.above(place)), None, False))
         parts = self._parts(turn, self.nest.points_of(op))
         frame = _Frame(point, turn, len(self.nest.levels), frozenset())
         tensor = self.nest.points_of(op)
@@ -157,7 +157,7 @@ class Boundaries:
     # Turns
 
     @cached_property
-    def turns(self) -> list[tuple[Path, str, tuple[Path, ...], list[_Turn]]]:
+    def turns(self) -> list[tuple[Path, str, tuple[Path, ...], list[Turn]]]:
         """Every kind of turn, by nest, tensor and the spatial tiles that visits share."""
         found = []
         for top in self.nest.tops:
@@ -169,11 +169,11 @@ class Boundaries:
             for (tensor, tiles), visits in groups.items():
                 moving = self.nest.moving(top, tensor, tiles)
                 turns = [turn for visit in visits for turn in self._turns(top, tensor, visits, visit)]
-                turns.append(_Turn(None, visits[-1], frozenset(), None, True))
+                turns.append(Turn(None, visits[-1], frozenset(), None, True))
                 found.append((top, tensor, tiles, [turn for turn in turns if self._changes(top, tensor, turn, moving)]))
         return found
 
-    def _turns(self, top: Path, tensor: str, visits: Sequence[Path], visit: Path) -> list[_Turn]:
+    def _turns(self, top: Path, tensor: str, visits: Sequence[Path], visit: Path) -> list[Turn]:
         """How the memory can come to a visit: from an earlier sibling, or by a loop around all earlier ones."""
         nest, found = self.nest, []
         for depth in reversed(range(len(visit))):
@@ -184,7 +184,7 @@ class Boundaries:
                 if earlier:
                     before = earlier[-1]
                     kept = self._kept(tensor, before, depth + 1) and not self._drops(tensor, before[: depth + 1])
-                    found.append(_Turn(visit, before, frozenset(nest.above(path)), None, kept))
+                    found.append(Turn(visit, before, frozenset(nest.above(path)), None, kept))
                     return found
             elif isinstance(node, Tile):
                 loops = [loop for loop in nest.loops[path] if not loop.spatial]
@@ -192,8 +192,8 @@ class Boundaries:
                 kept = self._kept(tensor, last, max(depth + 1, len(top)))
                 for number, loop in enumerate(loops):
                     shared = (*nest.above(path), *loops[:number], *(o for o in nest.loops[path] if o.spatial))
-                    found.append(_Turn(visit, last, frozenset(shared), loop, kept))
-        found.append(_Turn(visit, None, frozenset(), None, False))
+                    found.append(Turn(visit, last, frozenset(shared), loop, kept))
+        found.append(Turn(visit, None, frozenset(), None, False))
         return found
 
     def _kept(self, tensor: str, visit: Path, depth: int) -> bool:
@@ -214,14 +214,14 @@ class Boundaries:
         following = (*child[:-1], 0 if last else child[-1] + 1)
         return tensor not in self.nest.crossing(following, self.nest.level(around[-1]))
 
-    def _changes(self, top: Path, tensor: str, turn: _Turn, moving: frozenset[str]) -> bool:
+    def _changes(self, top: Path, tensor: str, turn: Turn, moving: frozenset[str]) -> bool:
         """Whether a turn moves anything: not if the same visit finds its slice where it left it."""
         if turn.now != turn.before or not turn.kept or not self._stays(top, tensor, turn):
             return True
         restarted = [loop for loop in self.nest.above(turn.where) if not loop.spatial and loop not in turn.shared]
         return any(loop.axis in moving for loop in restarted)
 
-    def _stays(self, top: Path, tensor: str, turn: _Turn) -> bool:
+    def _stays(self, top: Path, tensor: str, turn: Turn) -> bool:
         """Whether what is resident need not be loaded again."""
         writes = turn.now is not None and tensor in self.nest.ops(turn.now)
         return turn.kept and (writes or self.nest.retains(top))
@@ -229,7 +229,7 @@ class Boundaries:
     # What one kind of turn moves
 
     def _moved(
-        self, point: _Point, top: Path, tensor: str, tiles: tuple[Path, ...], turn: _Turn
+        self, point: Point, top: Path, tensor: str, tiles: tuple[Path, ...], turn: Turn
     ) -> tuple[Number, Number, Number]:
         nest = self.nest
         if turn.advancing is not None and _is_one(point.factors[turn.advancing]):
@@ -238,7 +238,9 @@ class Boundaries:
         wrote = turn.before is not None and tensor in nest.ops(turn.before)
         sums = nest.problem.reductions(tensor) if writes else frozenset()
         adds = writes and any(loop.axis in sums and not loop.spatial for loop in (*turn.shared, turn.advancing) if loop)
-        loading = turn.now is not None and (not writes or adds or (self.compat_evict and bool(sums)))
+        adds |= writes and self.compat_evict and bool(sums)
+        adds &= not nest.levels[nest.level(top)].accumulate
+        loading = turn.now is not None and (not writes or adds)
         if not loading and not wrote:
             return 0, 0, 0
         frame = _Frame(point, turn, nest.level(top), nest.moving(top, tensor, tiles))
@@ -258,14 +260,14 @@ class Boundaries:
             stores = stored * frame.times(parts, frozenset(), together=True)
         return loads, fills, stores
 
-    def _parts(self, turn: _Turn, tensor: str) -> tuple[_Part, ...]:
+    def _parts(self, turn: Turn, tensor: str) -> tuple[_Part, ...]:
         """The dimensions of a tensor in groups that depend on different axes."""
         if turn not in self._known_parts:
             groups = self._groups(turn.now, turn.before, tensor)
             self._known_parts[turn] = tuple(self._part(turn, tensor, *group) for group in groups)
         return self._known_parts[turn]
 
-    def _part(self, turn: _Turn, tensor: str, axes: frozenset[str], dims: tuple[int, ...], enumerated: bool) -> _Part:
+    def _part(self, turn: Turn, tensor: str, axes: frozenset[str], dims: tuple[int, ...], enumerated: bool) -> _Part:
         loops = self.nest.above(turn.where)
         if turn.before is not None and turn.before != turn.where:
             loops = (*loops, *self.nest.above(turn.before))
@@ -341,7 +343,7 @@ class Boundaries:
         return False
 
 
-class _Point:
+class Point:
     """A topology with its factors, and what is known about it."""
 
     def __init__(self, nest: Nest, factors: Mapping[LoopAt, Number], strides: Mapping[LoopAt, Number]) -> None:
@@ -386,7 +388,7 @@ class _Sizes(NamedTuple):
 class _Frame:
     """How often one kind of turn occurs, and where slices lie before and after it."""
 
-    def __init__(self, point: _Point, turn: _Turn, level: int, moving: frozenset[str]) -> None:
+    def __init__(self, point: Point, turn: Turn, level: int, moving: frozenset[str]) -> None:
         self.point, self.turn, self.level, self.moving = point, turn, level, moving
         self.loops = point.nest.above(turn.where)
         #: Loops whose iterations run on units that read and write the same slice.

@@ -59,6 +59,7 @@ class Level:
     read_words_per_cycle: float | None = None
     write_words_per_cycle: float | None = None
     shares_port: bool = False
+    accumulate: bool = False
     read_energy_macs: float | None = None
     write_energy_macs: float | None = None
     retain: bool = True
