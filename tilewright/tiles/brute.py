@@ -22,11 +22,11 @@ silent, this file decides:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import product
 
 from tilewright.dataclass import dataclass
-from tilewright.tiles.nest import LoopAt, Nest, Unanalysable
+from tilewright.tiles.nest import LoopAt, Nest, bound
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Number, Resources
 from tilewright.tiles.traffic import Moved, Traffic
@@ -45,8 +45,13 @@ def walk(
     public artifact of TileFlow does: `Pipe` drops slices as `Seq` does, and a first partial sum is loaded as well.
     Raises Unanalysable for a tree without a defined movement. The time is proportional to the steps of the tree.
     """
-    walker = _Walk(Nest(tree, problem, resources), compat_evict)
-    return walker.run()
+    nest = Nest(tree, problem, resources)
+    return walk_nest(nest, bound(nest), compat_evict=compat_evict)
+
+
+def walk_nest(nest: Nest, factors: Mapping[LoopAt, int], *, compat_evict: bool = False) -> Traffic:
+    """As `walk`, for a tree that is prepared, with these factors."""
+    return _Walk(nest, factors, compat_evict).run()
 
 
 @dataclass
@@ -58,20 +63,8 @@ class _State:
 
 
 class _Walk:
-    def __init__(self, nest: Nest, compat_evict: bool) -> None:
-        self.nest, self.compat_evict = nest, compat_evict
-        self.factors: dict[LoopAt, int] = {}
-        for path, loops in nest.loops.items():
-            tile = nest.nodes[path]
-            assert isinstance(tile, Tile)
-            for loop in loops:
-                factor = tile.loops[loop.index].factor
-                if factor is None:
-                    raise Unanalysable(
-                        f"the factor of {tile.loops[loop.index].name} at {tile.level} is open",
-                        where="tile tree", help="give a number, or give `factors`",
-                    )  # fmt: skip
-                self.factors[loop] = factor
+    def __init__(self, nest: Nest, factors: Mapping[LoopAt, int], compat_evict: bool) -> None:
+        self.nest, self.factors, self.compat_evict = nest, factors, compat_evict
         self.strides = nest.strides(self.factors)
         self.counts: dict[tuple[Path, str], list[int]] = defaultdict(lambda: [0, 0, 0])
         self.states: dict[tuple[Path, str, tuple[Path, ...], tuple[int, ...]], _State] = {}

@@ -5,6 +5,9 @@ Two visits to a memory differ only by which loop has advanced and which inner lo
 same number of elements each time, up to clipped edges: there the last step of an axis differs, and the turns of steps
 next to the edge are counted apart. `brute.walk` is the definition; both give equal numbers on every tree.
 
+Only units that share a range which is shorter in some steps, as the rows of a producer under a clipped window, are
+walked.
+
 Factors may be arrays: one evaluation then covers all trees of one topology.
 """
 
@@ -19,7 +22,8 @@ import numpy as np
 
 from tilewright.dataclass import dataclass
 from tilewright.expr.affine import Affine
-from tilewright.tiles.nest import LoopAt, Nest, Unanalysable
+from tilewright.tiles.brute import walk_nest
+from tilewright.tiles.nest import LoopAt, Nest, bound
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Number, Resources, greatest, least
 from tilewright.tiles.traffic import Moved, Traffic
@@ -41,30 +45,6 @@ def movement(
     Raises Unanalysable for a tree without a defined movement or factors that are not those of its open loops.
     """
     return Boundaries(Nest(tree, problem, resources), compat_evict=compat_evict).traffic(factors)
-
-
-def bound(nest: Nest, factors: Any = None) -> dict[LoopAt, Number]:
-    """The factor of every loop of a tree, where `factors` has those of the open ones."""
-    found: dict[LoopAt, Number] = {}
-    unset: list[LoopAt] = []
-    for path, loops in nest.loops.items():
-        tile = nest.nodes[path]
-        assert isinstance(tile, Tile)
-        for loop in loops:
-            factor = tile.loops[loop.index].factor
-            found[loop] = factor
-            if factor is None:
-                unset.append(loop)
-    given = np.asarray([] if factors is None else factors, dtype=np.int64)
-    if given.ndim not in (1, 2) or given.shape[-1] != len(unset) or (given < 1).any():
-        shape = "x".join(map(str, given.shape)) or "a number"
-        raise Unanalysable(
-            f"the tree has {len(unset)} open loops, and the factors given are {shape}", where="tile tree",
-            help="positive integers, one for each open loop, or an array of shape (trees, open loops)",
-        )  # fmt: skip
-    for number, loop in enumerate(unset):
-        found[loop] = int(given[number]) if given.ndim == 1 else np.ascontiguousarray(given[:, number])
-    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,6 +109,9 @@ class Boundaries:
         for top, tensor, tiles, turns in self.turns:
             if outermost is not None and nest.level(top) >= outermost:
                 continue
+            if self._uneven(point, top, tensor, tiles):
+                moved[top][tensor] = self._walked(point, top, tensor)
+                continue
             parts = [self._moved(point, top, tensor, tiles, turn) for turn in turns]
             old = moved[top].get(tensor)
             if old is not None:
@@ -136,6 +119,44 @@ class Boundaries:
             loads, fills, stores = (sum(part[i] for part in parts) for i in range(3))
             moved[top][tensor] = Moved(loads, fills, stores)
         return Traffic(moved, {top: nest.levels[nest.level(top)].name for top in nest.tops})
+
+    def _uneven(self, point: Point, top: Path, tensor: str, tiles: tuple[Path, ...]) -> bool:
+        """Whether units share a range of values that is not equally long in all steps.
+
+        Then a unit without a part in some steps keeps its slice meanwhile, and what it held before a step is not what
+        it held in the step before.
+        """
+        nest = self.nest
+        for visit in nest.visits(top):
+            if tensor in nest.crossing(visit, nest.level(top)):
+                for loop in nest.above(visit):
+                    if loop.spatial and loop.axis in nest.cut:
+                        op, axis = nest.cut[loop.axis]
+                        sources = nest.problem.loops_of(op, axis) - {loop.axis}
+                        around = {one.axis: one for one in reversed(nest.above(visit)) if one.axis in sources}
+                        fits = all(one.axis in nest.extents and point.fits(one) for one in around.values())
+                        if not fits or self._clipped(op, axis):
+                            return True
+        return False
+
+    def _walked(self, point: Point, top: Path, tensor: str) -> Moved:
+        """The movement of a tensor in a nest, by walking each tree."""
+        if point.walked is None:
+            rows = 1
+            for factor in point.factors.values():
+                rows = max(rows, len(factor) if isinstance(factor, np.ndarray) else 1)
+            point.walked = [
+                walk_nest(
+                    self.nest,
+                    {loop: int(f[row]) if isinstance(f, np.ndarray) else f for loop, f in point.factors.items()},
+                    compat_evict=self.compat_evict,
+                )
+                for row in range(rows)
+            ]
+        found = [traffic.moved[top][tensor] for traffic in point.walked]
+        if not point.in_batch:
+            return found[0]
+        return Moved(*(np.array([getattr(one, kind) for one in found]) for kind in ("loads", "fills", "stores")))
 
     def point(self, factors: Any = None) -> Point:
         """The topology with these factors."""
@@ -350,6 +371,7 @@ class Point:
         self.nest, self.factors, self.strides = nest, factors, strides
         self.in_batch = any(isinstance(factor, np.ndarray) for factor in factors.values())
         self.sizes: dict[tuple[int, bool], _Sizes] = {}  # by number of the part, and whether units count together
+        self.walked: list[Traffic] | None = None  # by tree, where the boundaries do not decide
         self._ends: dict[LoopAt, bool] = {}
         self._inside: dict[tuple[str, str, Path], Number] = {}
 

@@ -8,7 +8,9 @@ nest are its *visits*: subtrees of the next level, or leaves. Data moves at visi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -140,10 +142,41 @@ def completed(tree: TileTree, levels: Sequence[Level]) -> tuple[TileTree, dict[s
                 f"a tile at {node.level} stands inside one at {levels[outer].name}",
                 where="tile tree", help=f"levels from the outside in: {names}",
             )  # fmt: skip
-        inner = Tile(node.level, node.loops, visit(node.child, level), node.binding, node.hints)
+        inner = replace(node, child=visit(node.child, level))
         return through(inner, outer + 1, level)
 
     return visit(tree, -1), staged  # type: ignore[return-value]
+
+
+def bound(nest: Nest, factors: Any = None) -> dict[LoopAt, Number]:
+    """The factor of every loop of a tree, where `factors` has those of the open ones."""
+    found: dict[LoopAt, Number] = {}
+    unset: list[LoopAt] = []
+    for path, loops in nest.loops.items():
+        tile = nest.nodes[path]
+        assert isinstance(tile, Tile)
+        for loop in loops:
+            factor = tile.loops[loop.index].factor
+            found[loop] = factor
+            if factor is None:
+                unset.append(loop)
+    if factors is None and unset:
+        tile = nest.nodes[unset[0].tile]
+        assert isinstance(tile, Tile)
+        raise Unanalysable(
+            f"the factor of {tile.loops[unset[0].index].name} at {tile.level} is open",
+            where="tile tree", help="give a number, or give `factors` for the open loops",
+        )  # fmt: skip
+    given = np.asarray([] if factors is None else factors, dtype=np.int64)
+    if given.ndim not in (1, 2) or given.shape[-1] != len(unset) or (given < 1).any():
+        shape = "x".join(map(str, given.shape)) or "a number"
+        raise Unanalysable(
+            f"the tree has {len(unset)} open loops, and the factors given are {shape}", where="tile tree",
+            help="positive integers, one for each open loop, or an array of shape (trees, open loops)",
+        )  # fmt: skip
+    for number, loop in enumerate(unset):
+        found[loop] = int(given[number]) if given.ndim == 1 else np.ascontiguousarray(given[:, number])
+    return found
 
 
 class Nest:

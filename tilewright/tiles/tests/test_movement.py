@@ -158,7 +158,7 @@ def test_a_batch_takes_less_than_a_millisecond_for_a_tree() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (None, "the tree has 2 open loops, and the factors given are 0"),
+        (None, "the factor of m at DRAM is open"),
         ([2], "the tree has 2 open loops, and the factors given are 1"),
         ([[2, 0]], "the factors given are 1x2"),
     ],
