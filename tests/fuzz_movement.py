@@ -33,10 +33,10 @@ def difference(case: Case) -> str:
     for path, tensors in wanted.moved.items():
         for name, moved in tensors.items():
             if found.moved[path][name] != moved:
-                return f"{name} at {wanted.levels[path]}: {found.moved[path][name]}, walked {moved}"
+                return f"{name} at {wanted.sources[path, name]}: {found.moved[path][name]}, walked {moved}"
             one = _first(batch, path, name)
             if one != moved:
-                return f"{name} at {wanted.levels[path]} in a batch: {one}, walked {moved}"
+                return f"{name} at {wanted.sources[path, name]} in a batch: {one}, walked {moved}"
     return ""
 
 

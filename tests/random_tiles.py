@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from tilewright.dataclass import dataclass
 from tilewright.expr.text import parse_graph
+from tilewright.tiles.nest import Nest, Unanalysable
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Level, Resources
 from tilewright.tiles.tree import ONCE, Binding, Kind, Leaf, Loop, Scope, Stage, Tile, TileTree
@@ -97,12 +98,21 @@ def random_case(roll: random.Random) -> Case:
         problem = random_problem(roll)
         levels = ("DRAM", "L1", "RF")[: roll.choice((1, 2, 2, 3, 3))]
         tree = _Trees(roll, problem, levels).tree()
-        if steps(tree) <= 3000:
+        if steps(tree) <= 3000 and _holds(tree, problem):
             break
     resources = None
     if roll.random() < 0.4:
         resources = Resources(tuple(_level(name, roll) for name in levels))
     return Case(problem, tree, resources, roll.random() < 0.15)
+
+
+def _holds(tree: TileTree, problem: Problem) -> bool:
+    """Whether every tensor has a level that holds it."""
+    nest = Nest(tree, problem)
+    try:
+        return all(nest.source(top, name) >= 0 for top in nest.tops for name in problem.tensors())
+    except (Unanalysable, IndexError):
+        return False
 
 
 def _level(name: str, roll: random.Random) -> Level:
@@ -171,8 +181,13 @@ class _Trees:
                 inner += 1
         child: TileTree | Leaf = self.scope(ops, blocks, inner)
         for name, loops, binding in reversed(made):
-            child = Tile(name, loops, child, binding)
+            child = Tile(name, loops, child, binding, (), self.some(0.25), self.some(0.1))
         return child
+
+    def some(self, often: float) -> tuple[str, ...]:
+        """Tensors that a tile keeps or bypasses: mostly none."""
+        names = sorted(self.problem.tensors())
+        return tuple(self.roll.sample(names, self.roll.randint(1, 2))) if self.roll.random() < often else ()
 
     def scope(self, ops: tuple[str, ...], blocks: Blocks, level: int) -> Scope:
         cuts = sorted(self.roll.sample(range(1, len(ops)), self.roll.randint(1, min(3, len(ops) - 1))))
@@ -202,7 +217,7 @@ class _Trees:
         self.roll.shuffle(rest)
         node: TileTree | Leaf = Tile(self.levels[-1], tuple(rest), Leaf(op), Binding.TP)
         for name, loops, binding in reversed(tiles):
-            node = Tile(name, loops, node, binding)
+            node = Tile(name, loops, node, binding, (), (), self.some(0.05))
         if self.roll.random() < 0.05 and isinstance(node, Tile):
             node = Stage(op, self.levels[-1], node)
         return node

@@ -194,7 +194,7 @@ class Analyser:
     ) -> LevelUse:
         nest, level = self.nest, self.nest.levels[number]
         inner = traffic.at(level.name) if number < len(nest.levels) - 1 else self._operands(points)
-        outer = traffic.at(nest.levels[number - 1].name) if number else {}
+        outer = traffic.into(level.name)
         read, update = words(nest, level, inner, "loads"), words(nest, level, inner, "stores")
         fill = words(nest, level, outer, "fills")
         read_energy, write_energy, source = access_energies(level)

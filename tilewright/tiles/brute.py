@@ -9,7 +9,9 @@ silent, this file decides:
   reduction loops, also when a loop runs the child again.
 * What a child wrote is stored whole before another child of the same memory reads it.
 * After a child of `Seq`, its tensors are dropped that the next child does not need. After the last child, the next one
-  is the first again where the scope fills a tile, and nobody where it stands in another scope.
+  is the first again where the scope fills a tile, and nobody where it stands in another scope. Tensors that a tile of
+  the nest around keeps are not dropped.
+* Of a value that a tile keeps, a step computes what the step before it along the innermost loop that moves it did not.
 * Children share the slices of a memory instance when they stand inside the same spatial tiles of the nest.
 * With `multicast`, instances that differ in spatial loops which do not move the slice read it together. Without it each
   one reads. Stores of such instances are one store: the level adds up what they computed.
@@ -78,7 +80,7 @@ class _Walk:
         moved: dict[Path, dict[str, Moved]] = {top: {} for top in self.nest.tops}
         for (top, tensor), (loads, fills, stores) in self.counts.items():
             moved[top][tensor] = Moved(loads, fills, stores)
-        return Traffic(moved, {top: self.nest.levels[self.nest.level(top)].name for top in self.nest.tops})
+        return self.nest.traffic(moved)
 
     # The program
 
@@ -119,7 +121,7 @@ class _Walk:
             return
         top = self.nest.top(around[-1])
         level = self.nest.level(top)
-        needed = self.nest.crossing((*path, 0 if last else number + 1), level)
+        needed = self.nest.crossing((*path, 0 if last else number + 1), level) | self.nest.kept(path)
         done = (*path, number)
         ended = [visit for visit in self.nest.visits(top) if visit[: len(done)] == done]
         held = {(t, self.nest.par_tiles(v)) for v in ended for t in self.nest.crossing(v, level) - needed}

@@ -102,23 +102,25 @@ class _Phases:
 
     def overlapped(self, top: Path, inner: Phases) -> Phases:
         """Loads, children and stores of a nest at the same time."""
-        level = self.nest.levels[self.nest.level(top)]
+        cycles, bottleneck = inner.cycles, inner.bottleneck
         if self.nest.level(top) == len(self.nest.levels) - 1:
             return inner  # operands of the units: the leaves have them
         moved = self.traffic.moved[top]
-        loads, stores = words(self.nest, level, moved, "loads"), words(self.nest, level, moved, "stores")
-        read, write = port_cycles(level, loads, stores, self.instances(top))
-        cycles, bottleneck = inner.cycles, inner.bottleneck
-        for own, name in ((read, f"{level.name} read"), (write, f"{level.name} write")):
-            bottleneck = _chosen(own > cycles, name, bottleneck)
-            cycles = greatest(cycles, own)
+        for number in sorted({self.nest.level(top), *(self.nest.source(top, name) for name in moved)}):
+            level = self.nest.levels[number]
+            here = {name: one for name, one in moved.items() if self.nest.source(top, name) == number}
+            loads, stores = words(self.nest, level, here, "loads"), words(self.nest, level, here, "stores")
+            read, write = port_cycles(level, loads, stores, self.instances(top, number))
+            for own, name in ((read, f"{level.name} read"), (write, f"{level.name} write")):
+                bottleneck = _chosen(own > cycles, name, bottleneck)
+                cycles = greatest(cycles, own)
         return Phases(cycles, inner.cycles, bottleneck)
 
-    def instances(self, top: Path) -> Number:
-        """Instances of its level that a nest runs in."""
+    def instances(self, top: Path, level: int) -> Number:
+        """Instances of a level that a nest runs in."""
         total: Number = 1
         for loop in self.nest.above(top):
-            total = total * (self.point.factors[loop] if loop.spatial else 1)
+            total = total * (self.point.factors[loop] if loop.spatial and loop.level < level else 1)
         return total
 
     def scope(self, path: Path, scope: Scope) -> Phases:

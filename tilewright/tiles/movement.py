@@ -118,10 +118,10 @@ class Boundaries:
                 parts.append((old.loads, old.fills, old.stores))
             loads, fills, stores = (sum(part[i] for part in parts) for i in range(3))
             moved[top][tensor] = Moved(loads, fills, stores)
-        return Traffic(moved, {top: nest.levels[nest.level(top)].name for top in nest.tops})
+        return nest.traffic(moved)
 
     def _uneven(self, point: Point, top: Path, tensor: str, tiles: tuple[Path, ...]) -> bool:
-        """Whether units share a range of values that is not equally long in all steps.
+        """Whether units share a range of values that is not equally long in all steps, or loops one that may be empty.
 
         Then a unit without a part in some steps keeps its slice meanwhile, and what it held before a step is not what
         it held in the step before.
@@ -130,8 +130,12 @@ class Boundaries:
         for visit in nest.visits(top):
             if tensor in nest.crossing(visit, nest.level(top)):
                 for loop in nest.above(visit):
-                    if loop.spatial and loop.axis in nest.cut:
+                    if loop.axis in nest.cut:
                         op, axis = nest.cut[loop.axis]
+                        if not loop.spatial:
+                            if nest.advance(op) is not None:
+                                return True
+                            continue
                         sources = nest.problem.loops_of(op, axis) - {loop.axis}
                         around = {one.axis: one for one in reversed(nest.above(visit)) if one.axis in sources}
                         fits = all(one.axis in nest.extents and point.fits(one) for one in around.values())
@@ -233,7 +237,7 @@ class Boundaries:
         if not evicts or not around or (last and in_scope):
             return False
         following = (*child[:-1], 0 if last else child[-1] + 1)
-        return tensor not in self.nest.crossing(following, self.nest.level(around[-1]))
+        return tensor not in self.nest.crossing(following, self.nest.level(around[-1])) | self.nest.kept(child)
 
     def _changes(self, top: Path, tensor: str, turn: Turn, moving: frozenset[str]) -> bool:
         """Whether a turn moves anything: not if the same visit finds its slice where it left it."""
@@ -354,8 +358,10 @@ class Boundaries:
         return found
 
     def _clipped(self, op: str, axis: str) -> bool:
-        """Whether a consumer asks for values of an axis that do not exist."""
+        """Whether consumers ask for values that do not exist, or only for those that the last step lacked."""
         problem = self.nest.problem
+        if (op, axis) in problem.derived and self.nest.advance(op) is not None:
+            return True
         whole = next(a.size for a in self.nest.computes[op].loops if a.name == axis)
         for consumer, form in problem.derived.get((op, axis), ()):
             low, high = form.bounds()

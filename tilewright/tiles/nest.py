@@ -20,6 +20,7 @@ from tilewright.expr.affine import Affine, affine
 from tilewright.expr.core import Compute, Read
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Level, Number, Range, Resources, greatest, least
+from tilewright.tiles.traffic import Moved, Traffic
 from tilewright.tiles.tree import (
     ONCE,
     Binding,
@@ -191,6 +192,8 @@ class Nest:
         self._inside: dict[tuple[str, str, Path], tuple[tuple[LoopAt, ...], int]] = {}
         self._visits: dict[Path, tuple[Path, ...]] = {}
         self._crossing: dict[tuple[Path, int], frozenset[str]] = {}
+        self._bypassed: dict[Path, frozenset[str]] = {}
+        self._advances: dict[str, LoopAt | None] = {}
         self._par_tiles: dict[Path, tuple[Path, ...]] = {}
         self._moving: dict[tuple[Path, str, tuple[Path, ...]], frozenset[str]] = {}
         self._accesses: dict[tuple[Path, str], tuple[_Access, ...]] = {}
@@ -382,11 +385,51 @@ class Nest:
         return found
 
     def crossing(self, path: Path, level: int) -> frozenset[str]:
-        """The tensors that expressions below a node exchange with `level` or what lies outside of it."""
-        names = {
-            tensor.name for op in self.ops(path) for tensor in (*self.computes[op].inputs(), self.computes[op].output)
-        }
-        return frozenset(name for name in names if self.homes[name] <= level)
+        """The tensors that the visits at or below a node of a nest exchange with its level or what lies outside."""
+        key = (path, level)
+        if key not in self._crossing:
+            node = self.nodes[path]
+            if isinstance(node, Scope) or (isinstance(node, Tile) and self.level(path) == level):
+                count = len(node.children) if isinstance(node, Scope) else 1
+                parts = [self.crossing((*path, number), level) for number in range(count)]
+                self._crossing[key] = frozenset().union(*parts)
+            else:
+                computes = [self.computes[op] for op in self.ops(path)]
+                names = {tensor.name for compute in computes for tensor in (*compute.inputs(), compute.output)}
+                names -= self.bypassed(path)
+                self._crossing[key] = frozenset(name for name in names if self.homes[name] <= level)
+        return self._crossing[key]
+
+    def bypassed(self, top: Path) -> frozenset[str]:
+        """The tensors that the level of a nest does not hold."""
+        if top not in self._bypassed:
+            tiles = (node for path, node in self.nodes.items() if path in self._levels and self.top(path) == top)
+            self._bypassed[top] = frozenset(name for tile in tiles for name in tile.bypass)  # type: ignore[union-attr]
+            for name in self._bypassed[top] - self.homes.keys():
+                raise Unanalysable(
+                    f"there is no tensor {name} to bypass {self.levels[self.level(top)].name}",
+                    where="tile tree", help=f"one of {', '.join(sorted(self.homes))}",
+                )  # fmt: skip
+            for name in self._bypassed[top]:
+                if self.homes[name] == self.level(top):
+                    level = self.levels[self.level(top)].name
+                    raise Unanalysable(
+                        f"{name} lies in {level} and cannot bypass it", where="tile tree",
+                        help=f"let {name} bypass a level between {level} and the units",
+                    )  # fmt: skip
+        return self._bypassed[top]
+
+    def source(self, top: Path, tensor: str) -> int:
+        """The level that a nest loads a tensor from: its own, or one outside of those that the tensor bypasses."""
+        while tensor in self.bypassed(top):
+            top = self.top(self.around(top)[-1])
+        return self.level(top)
+
+    def kept(self, path: Path) -> frozenset[str]:
+        """The tensors that the tiles of a nest around a node keep from step to step."""
+        around = self.around(path)
+        tiles = [self.nodes[tile] for tile in around if self.level(tile) == self.level(around[-1])]
+        return frozenset(name for tile in tiles if isinstance(tile, Tile) for name in tile.keep)
 
     def par_tiles(self, path: Path) -> tuple[Path, ...]:
         """The spatial tiles of the nest that a visit stands in: children inside the same ones share memory."""
@@ -412,6 +455,15 @@ class Nest:
                 for name in self.problem.loops_of(access.op, axis.name)
             )
         return self._moving[key]
+
+    def traffic(self, moved: Mapping[Path, Mapping[str, Moved]]) -> Traffic:
+        """What has moved, with the levels between which it did."""
+        names = [*(level.name for level in self.levels), "units"]
+        return Traffic(
+            moved,
+            {(top, name): names[self.source(top, name)] for top, tensors in moved.items() for name in tensors},
+            {top: names[self.level(top) + 1] for top in moved},
+        )
 
     # Slices
 
@@ -484,7 +536,51 @@ class Nest:
                 self._meetings[key] = same_path(path, self.places[consumer])
             first, end = self.hull(consumer, form, self._meetings[key], at, inside)
             low, high = (first, end) if low is None else (least(low, first), greatest(high, end))
-        return greatest(low, 0), least(high, one.extent)
+        low, high = greatest(low, 0), least(high, one.extent)
+        loop = self.advance(op)
+        if loop is None or loop.axis not in self.problem.loops_of(op, axis) or path[: len(loop.tile)] != loop.tile:
+            return low, high
+        return self._new_part(op, axis, path, loop, (low, high), at, inside)
+
+    def advance(self, op: str) -> LoopAt | None:
+        """The innermost temporal loop that moves a value which a tile keeps from step to step; None if none does.
+
+        What one step of this loop has computed, the next one need not compute again.
+        """
+        if op not in self._advances:
+            moving = {name for axis in self.computes[op].axes for name in self.problem.loops_of(op, axis.name)}
+            users = [c for c, compute in self.computes.items() if any(t.name == op for t in compute.inputs())]
+            meeting = self.places[op]
+            for user in users:
+                meeting = same_path(meeting, self.places[user])
+            found = None
+            for tile in self.around(meeting) if users else ():
+                node = self.nodes[tile]
+                if isinstance(node, Tile) and op in node.keep:
+                    loops = [loop for loop in self.loops[tile] if loop.axis in moving and not loop.spatial]
+                    found = loops[-1] if loops else found
+            self._advances[op] = found
+        return self._advances[op]
+
+    def _new_part(
+        self, op: str, axis: str, path: Path, loop: LoopAt, span: Range, at: At, inside: Inside
+    ) -> Range:
+        """The part of a range that the step before, along a loop, did not have."""
+        owner = next(name for name in self.references[loop])
+        step = inside(owner, loop.axis, (*loop.tile, 0))
+        digit = at(loop.axis, self.extents[loop.axis]) // step % (inside(owner, loop.axis, loop.tile) // step)
+
+        def before(name: str, extent: Number) -> Number:
+            return at(name, extent) - step if name == loop.axis else at(name, extent)
+
+        high: Number = None
+        for consumer, form in self.axis(op, axis).forms:
+            _, end = self.hull(consumer, form, self._meetings[path, consumer], before, inside)
+            high = end if high is None else greatest(high, end)
+        new = least(greatest(span[0], high), span[1])
+        if isinstance(digit, np.ndarray):
+            return np.where(digit > 0, new, span[0]), span[1]
+        return (new if digit > 0 else span[0]), span[1]
 
     def axis(self, op: str, axis: str) -> _AxisOf:
         """What decides the values of an axis of an expression."""

@@ -7,7 +7,7 @@ in and is not counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from math import prod
 from typing import Any
@@ -138,21 +138,25 @@ def footprints(
     """For every tile, by path, what its children keep in the next memory level during one of its steps.
 
     `Seq` needs the largest of its children's working sets, other scopes their sum. With `dedupe`, a tensor that two
-    children of `Shar` or `Para` touch counts once; under `Pipe` it is double buffered and counts twice. `factors` is
-    that of `processing_elements`.
+    children of `Shar` or `Para` touch counts once; under `Pipe` it is double buffered and counts twice. What a tile
+    keeps stays beside each child of `Seq`; what a child's tiles bypass is not there. `factors` is that of
+    `processing_elements`.
     """
     slices = _Slices(tree, problem, factors)
     tensors = problem.tensors()
     weights = {name: weight(tensor) for name, tensor in tensors.items()}
 
-    def resident(node: Node, path: Path) -> Mapping[str, Number]:
+    def resident(node: Node, path: Path, keep: Sequence[str]) -> Mapping[str, Number]:
         if isinstance(node, Stage):
-            return resident(node.child, (*path, 0))
+            return resident(node.child, (*path, 0), keep)
         if not isinstance(node, Scope):
-            return slices.outside(path)
-        kept = [resident(child, (*path, number)) for number, child in enumerate(node.children)]
+            passing = _bypassed(node)
+            return {name: size for name, size in slices.outside(path).items() if name not in passing}
+        kept = [resident(child, (*path, number), keep) for number, child in enumerate(node.children)]
         if node.kind is Kind.SEQ:
-            return reduce(larger, kept)
+            stays = {name: reduce(greatest, (held.get(name, 0) for held in kept)) for name in keep}
+            stays = {name: size for name, size in stays.items() if any(name in held for held in kept)}
+            return reduce(larger, [{**held, **stays} for held in kept])
         once = dedupe and node.kind is not Kind.PIPE
         total: dict[str, Number] = {}
         for held in kept:
@@ -170,10 +174,20 @@ def footprints(
         return {name: np.where(more, b.get(name, 0), a.get(name, 0)) for name in dict.fromkeys((*a, *b))}
 
     return {
-        path: sum(size * weights[name] for name, size in resident(node.child, (*path, 0)).items())
+        path: sum(size * weights[name] for name, size in resident(node.child, (*path, 0), node.keep).items())
         for path, node in walk(tree)
         if isinstance(node, Tile)
     }
+
+
+def _bypassed(node: Node) -> set[str]:
+    """The tensors that a tile, and the tiles of its level directly inside it, bypass."""
+    found: set[str] = set()
+    level = node.level if isinstance(node, Tile) else ""
+    while isinstance(node, Tile) and node.level == level:
+        found.update(node.bypass)
+        node = node.child
+    return found
 
 
 def footprint_bytes(tensor: Tensor) -> int:

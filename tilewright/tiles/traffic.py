@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tilewright.dataclass import dataclass
@@ -27,24 +27,32 @@ class Moved:
 class Traffic:
     """What moves in a tree, by the path of the outermost tile of each nest (in the completed tree) and by tensor.
 
-    `levels` names the level of each nest; `charged` names another one for (nest, tensor) where a level is bypassed.
+    `sources` names the level that each (nest, tensor) loads from and stores to, `targets` the level that a nest fills.
     """
 
     moved: Mapping[Path, Mapping[str, Moved]]
-    levels: Mapping[Path, str]
+    sources: Mapping[tuple[Path, str], str]
+    targets: Mapping[Path, str]
 
     def at(self, level: str) -> dict[str, Moved]:
-        """What moves between `level` and the next inner one, by tensor."""
-        total: dict[str, Moved] = {}
-        for path, tensors in self.moved.items():
-            if self.levels[path] == level:
-                for name, moved in tensors.items():
-                    total[name] = _sum([total[name], moved]) if name in total else moved
-        return total
+        """What moves between `level` and the levels inside it, by tensor."""
+        return self._chosen(lambda path, name: self.sources[path, name] == level)
+
+    def into(self, level: str) -> dict[str, Moved]:
+        """What moves between `level` and the levels outside it, by tensor."""
+        return self._chosen(lambda path, name: self.targets[path] == level)
 
     def total(self, level: str) -> Moved:
-        """What moves between `level` and the next inner one, all tensors together."""
+        """What moves between `level` and the levels inside it, all tensors together."""
         return _sum(list(self.at(level).values()))
+
+    def _chosen(self, wanted: Callable[[Path, str], bool]) -> dict[str, Moved]:
+        total: dict[str, Moved] = {}
+        for path, tensors in self.moved.items():
+            for name, moved in tensors.items():
+                if wanted(path, name):
+                    total[name] = _sum([total[name], moved]) if name in total else moved
+        return total
 
 
 def _sum(parts: Sequence[Moved]) -> Moved:
