@@ -13,7 +13,7 @@ demo: .venv-demo/ready
 	.venv-demo/bin/python -m examples.demo
 
 test: check
-	.venv/bin/python -m pytest -n $(WORKERS)
+	.venv/bin/python -m pytest -n $(WORKERS) --dist worksteal
 
 check: .venv/ready
 	.venv/bin/ruff check .

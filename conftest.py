@@ -1,16 +1,21 @@
 """`pytest --device=cuda`: what tests run in the emulator also runs on the GPU: both agree, and tests check the GPU's.
 
 `pytest --kernels=FILE`: `ptxas` checks every kernel that a test compiles, and the file lists what each takes.
+
+`pytest --full`: every case of tests that else try a part (`tests/covering.py`).
 """
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import cases
+from tests.cases import pytest_collection_modifyitems  # noqa: F401
 from tests.kernel_report import KernelReport, install
 
 _REPORT = pytest.StashKey[KernelReport]()
@@ -24,10 +29,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", choices=("emulator", "cuda"), default="emulator", help=help_)
     help_ = "have ptxas check every kernel that a test compiles, and list registers, spills and shared memory in FILE"
     parser.addoption("--kernels", metavar="FILE", default=None, help=help_)
+    cases.pytest_addoption(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_REPORT] = KernelReport(assemble=config.getoption("--kernels") is not None)
+    cases.pytest_configure(config)
+    gc.set_threshold(50_000, 20, 50)  # collections take a tenth of the time of compilations, and there is memory
     config.addinivalue_line("markers", "emulator_only: runs kernels that are wrong on purpose; never on a device")
 
 
@@ -37,6 +45,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     report.test = item.nodeid
     if not item.config.stash.get(_WATCHED, False):
         item.config.stash[_WATCHED] = install(report)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # what was imported and collected stays: tests that collect need not look at it
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

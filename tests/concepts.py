@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "tilewright"
@@ -31,12 +32,19 @@ def sources(packages: tuple[str, ...] = ()) -> Iterator[Path]:
 
 def defined(names: tuple[str, ...]) -> list[str]:
     """Which of the names a class or function of the package has."""
-    found = set()
-    for path in sources():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef | ast.FunctionDef):
-                found.add(node.name)
+    found = definitions()
     return [name for name in names if name in found]
+
+
+@cache
+def definitions() -> frozenset[str]:
+    """The names of all classes and functions of the package."""
+    return frozenset(
+        node.name
+        for path in sources()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef | ast.FunctionDef)
+    )
 
 
 def machine_checks() -> list[str]:

@@ -64,6 +64,7 @@ SIZES = [
 ]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize("blocks", [2, 4])
 @pytest.mark.parametrize(("sizes", "block"), SIZES, ids=str)
@@ -83,6 +84,7 @@ def test_products(sizes: Sizes, block: Sizes, blocks: int, dtype: str) -> None:
     np.testing.assert_array_equal(arguments[2], wanted)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("blocks", [2, 4])
 @pytest.mark.parametrize("transposed", ["a", "b", "ab"])
 def test_operands_stored_by_columns(transposed: str, blocks: int) -> None:

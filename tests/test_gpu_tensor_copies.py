@@ -97,6 +97,7 @@ def check(code: PtxCode, sizes: Sizes, dtype: str = "f16") -> Any:
     return counts
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize(
     ("sizes", "block"),
@@ -131,6 +132,7 @@ def stored_as(transposed: str, factors: Sequence[np.ndarray], sizes: Sizes) -> l
     ]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("transposed", ["a", "b", "ab"])
 @pytest.mark.parametrize("block", [(64, 128, 64), (128, 64, 32), (64, 32, 16)], ids=str)
 def test_operands_stored_by_columns(block: Sizes, transposed: str) -> None:
@@ -203,6 +205,7 @@ def halves(sizes: Sizes, block: Sizes, disable: Sequence[str] = (), cluster: int
     return module
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("without", [(), ("tensor-stores",), ("persistent",), ("warp-specialize",)], ids=",".join)
 @pytest.mark.parametrize(
     ("sizes", "block"),
@@ -320,6 +323,7 @@ def read_by_threads(
     return module, [*given, np.full(m * n, np.nan, np.float32)], (arrays[0] @ arrays[1]).reshape(-1)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("transposed", ["", "ab"])
 @pytest.mark.parametrize(
     ("sizes", "block"),

@@ -95,6 +95,7 @@ SIZES = ((1, 1, 1), (1, 7, 17), (7, 17, 1), (17, 1, 7), (37, 19, 61))
 ROUTES = ((MMA, "b", "sm_80"), (MMA, "", "sm_90a"), (SHORT, "a", "sm_80"), (WMMA, "", "sm_80"), (WMMA, "ab", "sm_90a"))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize(("intrinsic", "transposed", "machine"), ROUTES)
 def test_factors_are_rounded_to_nearest(
@@ -113,6 +114,7 @@ def test_without_the_pass_factors_are_cut(sizes: tuple[int, int, int]) -> None:
     assert (np.abs(c - rounded(a) @ rounded(b)) > sums_bound(a, b)).any()
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize(("intrinsic", "transposed", "machine"), ROUTES)
 def test_three_products_are_nearly_as_exact_as_f32(
@@ -227,6 +229,7 @@ def product(m: int, n: int, k: int, transpose_b: bool = True) -> Graph:
     return b.finish([build(b)])
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("machine", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("sizes", [(17, 7, 13), (29, 31, 7), (72, 40, 88)])
 def test_a_graph_in_every_precision(machine: str, sizes: tuple[int, int, int]) -> None:

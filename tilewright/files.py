@@ -1,4 +1,4 @@
-"""Files that users name: reading ends, and writing gives the old file or the whole new one.
+"""Files that users name: reading ends, and writing gives the old file or the whole new one, or adds whole lines.
 
 Everything in the package that reads a user's file or writes one does it here. Only regular files are read, so that a
 FIFO or a device neither blocks nor fills the memory, and none that is larger than its kind may be.
@@ -18,7 +18,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable
-from io import BufferedReader
+from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import IO, Final, TypeAlias
 
@@ -142,6 +142,39 @@ def write_file(path: str | os.PathLike[str], content: Content, where: str | None
     except OSError as error:
         message = f"cannot write {str(named)!r}" if where else "cannot write"
         raise InvalidArgument(f"{message}: {reason(error)}", where=where or str(named)) from error
+
+
+def open_locked(path: str | os.PathLike[str], where: str, limit: int) -> FileIO:
+    """Open a regular file of at most `limit` bytes to read it and to write in place; a new one is empty.
+
+    For files that grow line by line, too often to write a whole new one. Raises InvalidArgument where it cannot be
+    opened, or where another process has it open so. The lock ends when the process closes a descriptor of the file.
+    """
+    named = as_path(path, where)
+    try:
+        _require_writable(named, _status(named))
+        file = FileIO(os.open(named, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o666), "r+")
+        try:
+            status = os.fstat(file.fileno())
+            _require_regular(status)
+            if status.st_size > limit:
+                raise OSError(errno.EFBIG, f"it has {status.st_size:,} bytes, the limit is {limit:,}")
+            _lock(file)
+        except BaseException:
+            file.close()
+            raise
+    except OSError as error:
+        raise InvalidArgument(f"cannot write {str(named)!r}: {reason(error)}", where=where) from error
+    return file
+
+
+def _lock(file: FileIO) -> None:
+    """Lock a file for this process alone: unlike `flock`, not for the workers that it forks."""
+    try:
+        fcntl.lockf(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN):  # others are of file systems without locks
+            raise OSError(error.errno, "another process writes it") from None
 
 
 def require_writable(path: str | os.PathLike[str] | None, where: str) -> None:

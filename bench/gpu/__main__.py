@@ -40,20 +40,12 @@ def main(arguments: list[str] | None = None) -> int:
     from bench.gpu import runner
     from bench.gpu.cases import WEIGHTS
     from bench.gpu.contenders import MINE
-    from bench.gpu.results import Run, table
+    from bench.gpu.results import table
     from bench.gpu.runner import Selection
+    from bench.gpu.runs import keeper
     from bench.gpu.worker import all_cases
-    from tilewright.files import write_file
 
-    def keep(run: Run, message: str = "") -> None:
-        """Write what is done so far: whoever ends the run loses nothing."""
-        if message:
-            print(message, file=sys.stderr, flush=True)
-        if options.out:
-            write_file(options.out, run.to_json().encode())
-        if options.table:
-            write_file(options.table, table(run).encode())
-
+    keep = keeper(options.out, options.table, table)
     done = runner.run(
         all_cases(options.device),
         options.seconds - (time.perf_counter() - begin) - 2,  # writing takes moments
@@ -63,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
         keep,
         Selection(options.families, options.without),
     )
-    keep(done)
+    keep(done, "")
     print(table(done), end="")
     return int(any(row.contender in MINE and row.status in ("wrong", "failed") for row in done.rows))
 

@@ -21,6 +21,7 @@ from bench.gpu import results
 from bench.gpu.contenders import ONE_WARP, OURS, TUNED
 from bench.gpu.networks import results as network_results
 from bench.gpu.results import ratio
+from bench.gpu.runs import Run
 
 FOLDER = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "gpu-results.md"
@@ -187,7 +188,7 @@ def _networks(networks: Sequence[dict[str, Any]]) -> Iterator[str]:
         rows = [network_results.Row(**row) for row in run["rows"]]
         yield f"{run['machine']['device']}, {run['machine']['date']}, torch {run['machine']['torch']}; f16, forward."
         yield ""
-        for line in network_results.summary(network_results.Run(run["machine"], rows)):
+        for line in network_results.summary(Run(run["machine"], rows)):
             yield f"#{line}" if line.startswith("##") else line
 
 

@@ -1,14 +1,14 @@
-"""Rows of a run, as JSON and as a table that a person reads."""
+"""Rows of a run as a table that a person reads."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from bench.gpu.contenders import OURS
+from bench.gpu.runs import Run
 
 
 @dataclass
@@ -32,17 +32,7 @@ class Row:
     tiles: list[dict[str, Any]] = field(default_factory=list)  # `contenders.Tile`s that were timed
 
 
-@dataclass
-class Run:
-    machine: dict[str, Any]
-    rows: list[Row] = field(default_factory=list)
-    seconds: float = 0.0
-
-    def to_json(self) -> str:
-        return json.dumps(_finite(asdict(self)), indent=1, allow_nan=False) + "\n"
-
-
-def table(run: Run) -> str:
+def table(run: Run[Row]) -> str:
     """Every case with its times, ours as a share of the best other, and then what went otherwise."""
     facts = ", ".join(f"{name} {value}" for name, value in run.machine.items())
     lines = ["# Kernels on a GPU", "", f"{facts}; {run.seconds:.0f} s", ""]
@@ -107,11 +97,3 @@ def _by_case(rows: Sequence[Row]) -> list[list[Row]]:
     for row in rows:
         cases.setdefault((row.family, row.case, row.dtype), []).append(row)
     return list(cases.values())
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and value - value != 0.0:
-        return None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list) else value

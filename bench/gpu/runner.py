@@ -12,7 +12,8 @@ from bench.gpu.budget import Budget
 from bench.gpu.cases import Case
 from bench.gpu.contenders import names
 from bench.gpu.process import Lost
-from bench.gpu.results import Row, Run
+from bench.gpu.results import Row
+from bench.gpu.runs import Run
 
 START_SECONDS = 90.0  # for a process to import torch and open the device
 LEAST_SECONDS = 0.3  # a share smaller than this is left to others
@@ -51,9 +52,9 @@ def run(
     weights: dict[str, float],
     start: Callable[[float], Worker],
     now: Callable[[], float],
-    progress: Callable[[Run, str], None] = lambda done, message: None,
+    progress: Callable[[Run[Row], str], None] = lambda done, message: None,
     selection: Selection = Selection(),
-) -> Run:
+) -> Run[Row]:
     """Run every item that there is time for; `start(limit)` makes a worker, and may raise Lost.
 
     `progress` gets what is done so far, after every item, and a line about the last one.
@@ -61,7 +62,8 @@ def run(
     items = selection.items(cases)
     begin = now()
     budget = Budget(seconds, weights, [cases[number].family for number, _ in items], now)
-    done, worker = Run({}), None
+    done: Run[Row] = Run({})
+    worker = None
     for item in items:
         case, share = cases[item[0]], budget.next_share()
         row = Row(case.family, case.name, case.dtype, item[1], "failed", flops=case.flops, bytes=case.bytes)

@@ -26,7 +26,7 @@ from tilewright.cli import (
     reproduce,
     run,
     schedule_mma,
-    validate,
+    validate_mma_schedule,
 )
 from tilewright.cli.console import guarded, show_json
 from tilewright.options import RENAMED
@@ -50,7 +50,7 @@ COMMANDS: tuple[tuple[str, Any, str], ...] = (
     ("model", model.model, model.EPILOG),
     ("layout", layout.layout, layout.EPILOG),
     ("schedule-mma", schedule_mma.schedule_mma, schedule_mma.EPILOG),
-    ("validate", validate.validate, validate.EPILOG),
+    ("validate mma-schedule", validate_mma_schedule.validate, validate_mma_schedule.EPILOG),
     ("emulate", emulate.emulate, emulate.EPILOG),
     ("calibrate", calibrate.calibrate, calibrate.EPILOG),
     ("doctor", doctor.doctor, doctor.EPILOG),
@@ -59,6 +59,10 @@ COMMANDS: tuple[tuple[str, Any, str], ...] = (
     ("cache", cache.cache, cache.EPILOG),
 )
 
+# Commands of two words are subcommands of the first one.
+GROUPS = {"validate": "Compare what this compiler deduces or predicts with what was recorded elsewhere."}
+
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 EXIT = "exit status: 0 ok, 1 the result is negative, 2 bad usage or input, 3 this machine lacks something"
 
 
@@ -87,7 +91,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    context_settings=SETTINGS,
 )
 
 
@@ -108,8 +112,19 @@ def _common(
     pass
 
 
-for _name, _function, _epilog in COMMANDS:
-    app.command(_name, cls=_Command, epilog=_epilog)(guarded(_function))
+def _register() -> None:
+    groups: dict[str, typer.Typer] = {}
+    for name, function, epilog in COMMANDS:
+        group, _, command = name.rpartition(" ")
+        if group and group not in groups:
+            groups[group] = typer.Typer(help=GROUPS[group], no_args_is_help=True, rich_markup_mode=None,
+                                        pretty_exceptions_enable=False, context_settings=SETTINGS)  # fmt: skip
+            app.add_typer(groups[group], name=group)
+        target = groups[group] if group else app
+        target.command(command, cls=_Command, epilog=epilog)(guarded(function))
+
+
+_register()
 
 
 def main() -> None:

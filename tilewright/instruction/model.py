@@ -26,7 +26,7 @@ from tilewright.intrinsics.elements import bits
 from tilewright.intrinsics.intrinsic import Intrinsic, LoopKind
 from tilewright.intrinsics.registry import standard
 from tilewright.machine import Cpu, Gpu, Machine
-from tilewright.operator.protocols import Evaluation
+from tilewright.search.cost import Evaluation
 
 Bound = Literal["compute", "read", "write", "relayout"]
 #: How a relayout comes about: by a kernel of its own, while a tile is copied inward, or before anything runs.
@@ -267,7 +267,7 @@ class Prediction:
         return (self.timings[0].name if self.timings else ""), "compute"
 
     def evaluation(self) -> Evaluation:
-        """The answer of an `operator.protocols.Cost`."""
+        """The answer of an `search.cost.Cost`."""
         return Evaluation.refused(self.refused) if self.refused else Evaluation(self.seconds)
 
     def explain(self) -> str:

@@ -20,7 +20,7 @@ from tilewright.instruction.caches import Step, Strided, levels_in_caches
 from tilewright.instruction.model import Access, Hierarchy, Prediction, combined, core_cycles, core_latency, predict
 from tilewright.intrinsics.intrinsic import Intrinsic
 from tilewright.operator.product_point import ProductPoint, k_unroll
-from tilewright.operator.protocols import Evaluation
+from tilewright.search.cost import Evaluation
 from tilewright.tiles.product import Product
 
 WINDOW_INSTRUCTIONS = 224  # that a processor looks ahead: Skylake's reorder buffer; later ones have more

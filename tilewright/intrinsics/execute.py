@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from math import prod
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from tilewright.errors import InvalidArgument
 from tilewright.expr.core import Apply, Const, Expr, Read
 from tilewright.intrinsics.elements import Array, is_float, storage, widen
 from tilewright.intrinsics.intrinsic import Intrinsic, Operand
-from tilewright.intrinsics.numerics import RULES, Factors, Setting
+from tilewright.intrinsics.numerics import RULES, Factors, Points, Setting
 
 #: Functions that bodies may use, on values widened to i64 or f64.
 FUNCTIONS: dict[str, Callable[..., Array]] = {
@@ -72,13 +73,22 @@ def _aligned(record: Intrinsic, operand: Operand, tile: Array) -> Array:
     return tile.reshape(*tile.shape[:rank], *shape, *tile.shape[rank + len(set(spatial) & set(operand.loops)) :])
 
 
-def _points(record: Intrinsic, factors: list[Array]) -> Iterator[Factors]:
+def _points(record: Intrinsic, factors: list[Array]) -> Points:
     """The factors at every point of the reduction loops, the last loop fastest."""
     reduction = [loop.name for loop in record.loops if loop.kind == "R"]
-    loops = [[loop for loop in operand.loops if loop in reduction] for operand in record.sources]
-    for point in np.ndindex(*(record.extents[loop] for loop in reduction)):
-        at = dict(zip(reduction, point, strict=True))
-        yield tuple(factor[(..., *(at[loop] for loop in mine))] for factor, mine in zip(factors, loops, strict=True))
+    count = prod(record.extents[loop] for loop in reduction)
+    own = [[loop for loop in operand.loops if loop in reduction] for operand in record.sources]
+    rank = max(factor.ndim - len(mine) for factor, mine in zip(factors, own, strict=True))
+    found = []
+    for factor, mine in zip(factors, own, strict=True):
+        factor = factor.reshape(*[1] * (rank + len(mine) - factor.ndim), *factor.shape)  # batches of one rank
+        rest = factor.shape[:rank]
+        order = [rank + mine.index(loop) for loop in reduction if loop in mine]
+        spread = factor.transpose(*order, *range(rank))
+        extents = [record.extents[loop] if loop in mine else 1 for loop in reduction]
+        whole = np.broadcast_to(spread.reshape(*extents, *rest), (*(record.extents[loop] for loop in reduction), *rest))
+        found.append(np.ascontiguousarray(whole.reshape(count, *rest)))
+    return Points(tuple(found), count)
 
 
 def _evaluate(expr: Expr, at: Factors, places: dict[str, int]) -> Array:

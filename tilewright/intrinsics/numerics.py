@@ -2,6 +2,7 @@
 
 A rule takes the destination and, for each point of the reduction in order, the factors of the body, widened exactly
 to i64 or f64, and returns the new destination. `RULES` lists them by the names that `Numerics.rule` uses.
+Bodies are computed for many points at once; sums take their terms in order, but for integers, whose sums are exact.
 """
 
 from __future__ import annotations
@@ -17,7 +18,25 @@ from tilewright.intrinsics.intrinsic import Numerics
 from tilewright.intrinsics.rounding import add_to_odd, flushed, fused_f64, round_to
 
 Factors = tuple[Array, ...]
-Points = Iterable[Factors]
+MOST_ELEMENTS = 1 << 18  # of terms that are computed at once, for the memory that they take
+
+
+@dataclass(frozen=True)
+class Points:
+    """The factors at all points of the reduction: the first axis of each has the points in order."""
+
+    factors: Factors
+    count: int
+
+    def __iter__(self) -> Iterator[Factors]:
+        for number in range(self.count):
+            yield tuple(factor[number] for factor in self.factors)
+
+    def blocks(self, most: int) -> Iterator[tuple[Factors, int]]:
+        """Runs of at most so many points, in order, each with how many it has."""
+        for start in range(0, self.count, most):
+            stop = min(start + most, self.count)
+            yield tuple(factor[start:stop] for factor in self.factors), stop - start
 
 
 @dataclass(frozen=True)
@@ -42,14 +61,25 @@ class Setting:
 
 def exact(dst: Array, points: Points, at: Setting) -> Array:
     """The terms of a group are combined exactly (floats: in f64, in order), then rounded, wrapped or saturated once."""
-    wide_type = np.float64 if is_float(at.dtype) else np.int64
-    points = iter(points)
-    while group := list(islice(points, at.numerics.group or None)):
+    integer = not is_float(at.dtype)
+    wide_type = np.int64 if integer else np.float64
+    most = max(1, MOST_ELEMENTS // max(1, dst.size))
+    for factors, count in points.blocks(at.numerics.group or points.count):
         wide = dst.astype(wide_type)
-        for factors in group:
-            wide = at.combine(wide, at.body(factors))
+        for some, number in Points(factors, count).blocks(most):
+            terms = _with_points(at.body(some), number)
+            if integer and at.combine is np.add:
+                wide = wide + np.add.reduce(terms, axis=0)
+                continue
+            for term in terms:
+                wide = at.combine(wide, term)
         dst = at.finish(wide)
     return dst
+
+
+def _with_points(terms: Array, count: int) -> Array:
+    """Terms with an axis of points, also of a body that reads nothing."""
+    return np.broadcast_to(terms, (count, *terms.shape[1:]))
 
 
 def fma(dst: Array, points: Points, at: Setting) -> Array:
@@ -116,7 +146,7 @@ RULES: dict[str, Rule] = {
 }
 
 
-def _groups(points: Points, size: int) -> Iterator[tuple[Factors, ...]]:
+def _groups(points: Iterable[Factors], size: int) -> Iterator[tuple[Factors, ...]]:
     points = iter(points)
     while group := tuple(islice(points, size)):
         yield group

@@ -22,7 +22,7 @@ from xdsl.dialects.builtin import (
     Signedness,
     TensorType,
 )
-from xdsl.ir import Attribute, Block, Operation, SSAValue
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.traits import IsolatedFromAbove, IsTerminator, NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
@@ -57,6 +57,10 @@ VIEW_OPERANDS: dict[type[Operation], tuple[int, ...]] = {
     simt_async.TensorLoadOp: (0, 1, 3), simt_async.TensorStoreOp: (0, 2),
 }  # fmt: skip
 
+_HELD: set[tuple[object, ...]] = set()
+"""Element operations whose rules hold, as types and attributes: most of those in a program are alike."""
+_MOST_HELD = 10_000
+
 
 class Checked:
     """Operations whose own rules were found to hold, with everything that these rules read.
@@ -67,32 +71,15 @@ class Checked:
     def __init__(self) -> None:
         self._read: dict[Operation, tuple[object, ...]] = {}
 
-    def holds(self, op: Operation, kernel: Operation) -> bool:
+    def holds(self, op: Operation, read: tuple[object, ...]) -> bool:
         """Whether nothing that the rules of an operation read has changed since it was noted."""
         before = self._read.get(op)
-        if before is None:
-            return False
-        now = _read_by_rules(op, kernel)
-        return len(before) == len(now) and all(map(is_, before, now))
+        return before is not None and len(before) == len(read) and all(map(is_, before, read))
 
-    def note(self, op: Operation, kernel: Operation) -> None:
+    def note(self, op: Operation, read: tuple[object, ...]) -> None:
         """The rules hold for the operation as it is now."""
         if not op.regions:
-            self._read[op] = _read_by_rules(op, kernel)
-
-
-def _read_by_rules(op: Operation, kernel: Operation) -> tuple[object, ...]:
-    """The objects that own rules read: of the operation, of those that define its operands, and of its kernel."""
-    operands = list(op.operands)
-    read: list[object] = [op.parent_op(), op.next_op is None, len(operands), *operands]
-    read += [each.type for each in operands]
-    read += [each.type for each in op.results]
-    read += op.attributes
-    for each in (op, kernel, *[operand.owner for operand in operands]):
-        if isinstance(each, Operation):
-            read += each.attributes.values()
-            read += each.properties.values()
-    return tuple(read)
+            self._read[op] = read
 
 
 def verify(module: ModuleOp, where: Callable[[Operation], str] | None = None, checked: Checked | None = None) -> None:
@@ -110,64 +97,97 @@ class _Checker:
         self.where = where
         self.checked = checked
         self.kernel: Operation | None = None  # around the operation that is checked
+        self.asked: tuple[Attribute, ...] = ()  # what that kernel states
         self.types: set[Attribute] = set()
+        self.stated: dict[int, tuple[Attribute, ...]] = {}  # by the `id` of a value: what its operation states
 
-    def operation(self, op: Operation, visible: set[SSAValue]) -> None:
+    def operation(self, op: Operation, visible: set[int], owner: Operation | None = None) -> None:
+        """Check an operation in `owner` and what is inside; `visible` has the `id` of every value that it may use."""
         try:
-            self.own_rules(op, visible)
+            self.own_rules(op, visible, owner)
         except VerifyException as error:
             place = self.where(op)
             raise InvalidProgram(f"{op.name}: {error}", where=place, help=_HELP) from None
         except ValueError:  # from xDSL's traits, which look inside
             message = f"{op.name}: a value inside is used where it is not defined"
             raise InvalidProgram(message, where=self.where(op), help=_HELP) from None
+        if not op.regions:
+            return
         if isinstance(op, FuncOp):
             self.kernel = op
-        if op.regions:
-            inner = set() if op.has_trait(IsolatedFromAbove) else visible
-            for region in op.regions:
-                for block in region.blocks:
-                    self.block(op, block, inner)
+            self.asked = (*op.attributes.values(), *op.properties.values())
+        inner = set() if op.has_trait(IsolatedFromAbove) else visible
+        for region in op.regions:
+            for block in region.blocks:
+                self.block(op, block, inner)
         if op is self.kernel:
             self.kernel = None
 
-    def own_rules(self, op: Operation, visible: set[SSAValue]) -> None:
-        for operand in op.operands:
-            if operand not in visible:
+    def own_rules(self, op: Operation, visible: set[int], owner: Operation | None) -> None:
+        operands = tuple(op.operands)
+        for operand in operands:
+            if id(operand) not in visible:
                 raise VerifyException(f"operand {_name(operand)} is not defined before this operation")
-        if self.kernel is not None and self.checked.holds(op, self.kernel):
-            return
+        read: tuple[object, ...] | None = None
+        if self.kernel is not None:
+            read = self.read_by_rules(op, operands, owner)
+            if self.checked.holds(op, read):
+                return
         for result in op.results:
             self.known_type(result.type)
         for region in op.regions:
-            if len(region.blocks) > 1:
-                raise VerifyException("a region of several blocks; control flow is scf.for and scf.if")
-            for block in region.blocks:
-                for argument in block.args:
-                    self.known_type(argument.type)
-                if not isinstance(op, ModuleOp) and not op.has_trait(NoTerminator):
-                    last = block.last_op
-                    if last is None or not last.has_trait(IsTerminator):
-                        raise VerifyException("a region does not end with its terminator")
-                for child in block.ops:
-                    kind: type[Operation] = type(child)
-                    if child.next_op is not None and _ends_a_block(kind):
-                        raise VerifyException(f"{child.name} in the middle of a region")
+            self.region(op, region)
         if isinstance(op, scf.IfOp):
             _verify_if(op)
         elif isinstance(op, ModuleOp):
             _verify_module(op)
         _verify_vocabulary(op)
-        _verify_views(op)
-        op.verify_()
-        if self.kernel is not None:
-            self.checked.note(op, self.kernel)
+        _verify_views(op, operands)
+        _verify_alone(op, operands)
+        if read is not None:
+            self.checked.note(op, read)
 
-    def block(self, owner: Operation, block: Block, visible: set[SSAValue]) -> None:
-        inside = {*visible, *block.args}
+    def region(self, op: Operation, region: Region) -> None:
+        if len(region.blocks) > 1:
+            raise VerifyException("a region of several blocks; control flow is scf.for and scf.if")
+        for block in region.blocks:
+            for argument in block.args:
+                self.known_type(argument.type)
+            if not isinstance(op, ModuleOp) and not op.has_trait(NoTerminator):
+                last = block.last_op
+                if last is None or not last.has_trait(IsTerminator):
+                    raise VerifyException("a region does not end with its terminator")
+            for child in block.ops:
+                kind: type[Operation] = type(child)
+                if child.next_op is not None and _ends_a_block(kind):
+                    raise VerifyException(f"{child.name} in the middle of a region")
+
+    def block(self, owner: Operation, block: Block, visible: set[int]) -> None:
+        inside = visible | set(map(id, block.args))
         for op in block.ops:
-            self.operation(op, inside)
-            inside.update(op.results)
+            self.operation(op, inside, owner)
+            if op.results:
+                stated = (*op.attributes.values(), *op.properties.values())
+                for result in op.results:
+                    inside.add(id(result))
+                    self.stated[id(result)] = stated
+
+    def read_by_rules(
+        self, op: Operation, operands: tuple[SSAValue, ...], owner: Operation | None
+    ) -> tuple[object, ...]:
+        """The objects that own rules read: of the operation, of those that define its operands, and of its kernel."""
+        read: list[object] = [owner, op.next_op is None, len(operands), *operands]
+        for operand in operands:
+            read.append(operand.type)
+            read += self.stated.get(id(operand), ())
+        for result in op.results:
+            read.append(result.type)
+        if op.attributes:
+            read += op.attributes
+            read += op.attributes.values()
+        read += op.properties.values()
+        read += self.asked
+        return tuple(read)
 
     def known_type(self, type_: Attribute) -> None:
         if type_ not in self.types:
@@ -202,14 +222,29 @@ def _verify_vocabulary(op: Operation) -> None:
         raise VerifyException("not an operation of tile programs; element operations are those of kernel.elements")
 
 
-def _verify_views(op: Operation) -> None:
+def _verify_alone(op: Operation, operands: tuple[SSAValue, ...]) -> None:
+    """The rules of the operation's definition. Of an element operation they read types and attributes, no more."""
+    if type(op) not in ELEMENT:
+        op.verify_()
+        return
+    types = (*[operand.type for operand in operands], None, *[result.type for result in op.results])
+    alike = (type(op), types, *op.properties.items(), None, *op.attributes.items())
+    if alike in _HELD:
+        return
+    op.verify_()
+    if len(_HELD) >= _MOST_HELD:
+        _HELD.clear()
+    _HELD.add(alike)
+
+
+def _verify_views(op: Operation, operands: tuple[SSAValue, ...]) -> None:
     if isinstance(op, LaunchOp):
         return
     expected = VIEW_OPERANDS.get(type(op), ())
     if isinstance(op, simt_warpgroup.WarpgroupMmaOp):
-        b = list(op.operands).index(op.b, 1)
+        b = operands.index(op.b, 1)
         expected = (0, b) if isinstance(op.a.type, MemRefType) else (b,)
-    for index, operand in enumerate(op.operands):
+    for index, operand in enumerate(operands):
         if isinstance(operand.type, MemRefType) != (index in expected):
             raise VerifyException(f"operand {_name(operand)} of type {operand.type}; views are only loaded and stored")
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
-import numpy as np
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import DenseArrayBase, StringAttr, i64
 from xdsl.ir import SSAValue
@@ -26,7 +25,9 @@ from tilewright.lower.body import FUNCTIONS, BodyEmitter, Provider, Value, combi
 from tilewright.lower.builder import KernelBuilder, view_type
 from tilewright.lower.loops import TileAxis, grid_of
 from tilewright.lower.passes import divisors_of, reciprocal_of
+from tilewright.lower.running import Lanes, Running
 from tilewright.operator.block_rows import BlockRows, block_rows
+from tilewright.operator.passes import follows
 from tilewright.tiles.kernel import Kernel, Statement
 
 #: Beyond 2 to the first, a divisor is multiplied by 2 to the second, or its reciprocal.
@@ -69,7 +70,7 @@ class _BlockNest:
         inner = {axis for name, axis in tree.axes.items() if name not in tree.order}
         self.nodes = {statement.name: statement for statement in tree.statements}
         self.covering = {name for name, each in self.nodes.items() if not inner.isdisjoint(each.axes)}
-        self.one_pass, self.chunks, self.unrolled = tree.one_pass, tree.chunks, tree.unrolled
+        self.chunks, self.unrolled = tree.chunks, tree.unrolled
         self.point = point_of_block(builder, tree.grid)
         dims = [tree.axes[name] for name in points if name not in tree.order]
         self.inside = {axis: TileAxis(f"{axis.name}.i", points[axis.name]) for axis in dims}
@@ -83,16 +84,13 @@ class _BlockNest:
             self.held = self._emitter({}, self._bounds({}), self._whole())
 
     def run(self, passes: Sequence[Sequence[str]]) -> None:
-        """Emit all passes. Where rows are held, those of a softmax are ordinary: one reading serves both."""
-        joined: list[Statement] = []
+        """Emit all passes."""
         for names in passes:
             nodes = [self.nodes[name] for name in names]
-            if self.held is None and self.one_pass.issuperset(names):
-                joined += nodes
-                if len(joined) == len(self.one_pass):
-                    self._online(*joined)
-            elif nodes[0].accum is None:
+            if nodes[0].accum is None:
                 self._value(*nodes)
+            elif len(nodes) > 1 and follows(nodes[1], nodes[0]):
+                self._run_on(*nodes)
             else:
                 self._reduce(nodes)
 
@@ -138,36 +136,33 @@ class _BlockNest:
                 total = self._combined(total, accum, dtypes.is_unsigned(dtype))
             self._keep(node, Value(total, dtype))
 
-    def _online(self, largest: Statement, node: Statement) -> None:
-        """The largest value and the sum of exponentials in one pass: ``s = s exp(m - m') + exp(x - m')``."""
-        builder, lowest = self.builder, float(np.finfo(np.float32).min)
-
-        def full(number: float) -> SSAValue:
-            made = builder.number(number, "f32")
-            return builder.insert(tile.BroadcastOp(made, self.summed)) if self.summed else made
-
-        def scaled(total: Value, old: Value, new: Value) -> Value:
-            power = FUNCTIONS["exp"](builder, [FUNCTIONS["sub"](builder, [old, new])])
-            return FUNCTIONS["mul"](builder, [total, power])
+    def _run_on(self, reduction: Statement, *followers: Statement) -> None:
+        """A reduction and sums that follow its value, in one pass."""
+        inner = prod(self.tree.axes[name].size for name in self.tree.axes if name not in self.tree.order)
+        ragged = any(self.tree.axes[axis.name].size % inside.size for axis, inside in self.inside.items())
+        running = Running(self.builder, reduction, followers, self._lanes(), inner, ragged)
 
         def step(emitter: BodyEmitter, where: Mapping[Axis, Expr], carried: list[SSAValue]) -> list[SSAValue]:
-            value = emitter.emit(substitute(self._here(self._body(largest)), where))
-            value = self._existing(emitter, Value(emitter.full(value), value.dtype), "max", "f32")
-            peak, total = (Value(each, "f32") for each in carried)
-            above = combine("max", builder, Value(self._folded(value.ssa, "max", False), "f32"), peak)
-            power = FUNCTIONS["exp"](builder, [FUNCTIONS["sub"](builder, [value, self._unfolded(above)])])
-            own = Value(self._folded(power.ssa, "sum", False), "f32")
-            return [above.ssa, combine("sum", builder, own, scaled(total, peak, above)).ssa]
+            value = emitter.emit(substitute(self._here(self._body(reduction)), where))
+            value = Value(emitter.full(value), value.dtype)
+            return running.step(value, self._inside(emitter), carried)
 
-        # Not from minus infinity, whose difference from itself is no number.
-        peaks, totals = (Value(each, "f32") for each in self._sweep(step, [full(lowest), full(0.0)]))
-        inner = len(self.extents) > self.first
-        peak = Value(self._combined(peaks.ssa, "max", False), "f32") if inner else peaks
-        if inner:
-            above = Value(builder.insert(tile.BroadcastOp(peak.ssa, self.summed)), "f32")
-            totals = Value(self._combined(scaled(totals, peaks, above).ssa, "sum", False), "f32")
-        self._keep(largest, peak)
-        self._keep(node, totals)
+        part = running.finish(self._sweep(step, running.start()))
+        for node, value in zip((reduction, *followers), running.values(part, inner), strict=True):
+            self._keep(node, value)
+
+    def _lanes(self) -> Lanes:
+        """How the elements of a tile are reduced, to one number per thread and to one per row."""
+        inside = len(self.extents) > self.first
+        return Lanes(
+            self.summed,
+            prod(threads for _, threads, _ in self.shares),
+            prod(rounds * size for rounds, _, size in self.shares),
+            fold=lambda value, accum: self._folded(value, accum, False),
+            unfold=self._unfolded,
+            combine=lambda value, accum: self._combined(value, accum, False) if inside else value,
+            spread=lambda value: self.builder.insert(tile.BroadcastOp(value, self.summed)) if inside else value,
+        )
 
     def _folded(self, value: SSAValue, accum: str, unsigned: bool) -> SSAValue:
         """The sums over what each thread has of the inner dimensions: an element per thread is left of them."""
@@ -182,9 +177,9 @@ class _BlockNest:
             value = builder.insert(tile.ReshapeOp(value, shape))
         return value
 
-    def _unfolded(self, value: Value) -> Value:
+    def _unfolded(self, ssa: SSAValue) -> SSAValue:
         """Every element of a tile has what `_folded` left for its thread."""
-        builder, shape, ssa = self.builder, self.summed, value.ssa
+        builder, shape = self.builder, self.summed
         for dim, (rounds, threads, size) in enumerate(self.shares, self.first):
             if rounds * size == 1:
                 continue
@@ -193,7 +188,7 @@ class _BlockNest:
             ssa = builder.insert(tile.BroadcastOp(ssa, (*outside, rounds, threads, size, *inside)))
             shape = (*outside, rounds * threads * size, *inside)
             ssa = builder.insert(tile.ReshapeOp(ssa, shape))
-        return Value(ssa, value.dtype)
+        return ssa
 
     def _combined(self, total: SSAValue, accum: str, unsigned: bool) -> SSAValue:
         """The sums over the inner dimensions of a tile, all of them as one."""
@@ -207,6 +202,14 @@ class _BlockNest:
 
     def _existing(self, emitter: BodyEmitter, value: Value, accum: str, dtype: dtypes.DType) -> Value:
         """A tile with the neutral element where an inner loop has ended."""
+        builder, inside = self.builder, self._inside(emitter)
+        if inside is None:
+            return value
+        neutral = builder.insert(tile.BroadcastOp(builder.number(identity(accum, dtype).value, dtype), self.extents))
+        return Value(builder.insert(tile.SelectOp(inside, value.ssa, neutral)), value.dtype)
+
+    def _inside(self, emitter: BodyEmitter) -> SSAValue | None:
+        """Which elements of a tile exist along inner loops; None where all do."""
         builder, inside = self.builder, None
         for dim in sorted(dim for dim in emitter.bounds if dim >= self.first):
             shape = tuple(extent if d == dim else 1 for d, extent in enumerate(self.extents))
@@ -214,10 +217,7 @@ class _BlockNest:
             below = builder.insert(tile.CompareOp("lt", builder.insert(tile.IotaOp(shape, dim)), bound))
             below = emitter.full(Value(below, "bool"))
             inside = below if inside is None else builder.insert(arith.AndIOp(inside, below))
-        if inside is None:
-            return value
-        neutral = builder.insert(tile.BroadcastOp(builder.number(identity(accum, dtype).value, dtype), self.extents))
-        return Value(builder.insert(tile.SelectOp(inside, value.ssa, neutral)), value.dtype)
+        return inside
 
     def _body(self, node: Statement) -> Expr:
         """What a node computes of an element, with products in the place of quotients by values of its row.
@@ -257,7 +257,7 @@ class _BlockNest:
             made = builder.number(2.0**exponent, value.dtype)
             return Value(builder.insert(tile.BroadcastOp(made, value.shape)) if value.shape else made, value.dtype)
 
-        if name in self.one_pass and self.nodes[name].accum == "sum":  # of exponentials, the largest of which is 1
+        if getattr(self.nodes[name].follows, "least", None) == 1:  # and no larger than the number of elements
             self.kept[reciprocal_of(name)] = FUNCTIONS["div"](builder, [number(0), value])
             return
         magnitude, scale = FUNCTIONS["abs"](builder, [value]), number(0)

@@ -23,8 +23,8 @@ from tilewright.kernel import dialect as tile
 from tilewright.lower.body import BodyEmitter, Provider, Value, combine, computed_in
 from tilewright.lower.builder import KernelBuilder, view_type
 from tilewright.lower.loops import Point, TileAxis
-from tilewright.lower.moments import RunningMoments
 from tilewright.lower.row_tree import Pass, RowTree
+from tilewright.lower.running import Lanes, Part, Running
 from tilewright.tiles.tree import InvalidTree
 
 #: Functions of floats that are not continuous.
@@ -99,13 +99,14 @@ class Passes:
             self._prefetch(each, self._outer_emitter(), {})
         if statement.accum is None:
             self.kept[name] = self._outer_emitter().emit(self._here(statement.body))
-        elif not each.one_pass:
+        elif not each.followers:
             self.kept[name] = self.reduce(each)
-        elif name not in self.kept:
-            self._moments()
-        if statement.address is not None:
-            view, place = self.memory[name], self._here(statement.address)
-            self._outer_emitter().store(self.kept[name], view, place, statement.tensor.dtype, each.streams)
+        else:
+            self._run_on(each)
+        for done in (statement, *each.followers):
+            if done.address is not None:
+                view, place = self.memory[done.name], self._here(done.address)
+                self._outer_emitter().store(self.kept[done.name], view, place, done.tensor.dtype, each.streams)
 
     # Outer values -----------------------------------------------------------------------------------------------
 
@@ -171,19 +172,41 @@ class Passes:
         (total,) = self.sweep(each, reduction.step, [reduction.start])
         return reduction.finish(total)
 
-    def _moments(self) -> None:
-        """Both moments in one pass, at the first of them."""
-        total, squares = (each for each in self.tree.passes if each.one_pass)
-        ((axis,), (lanes,)) = total.loops, self._step_extents(total)
-        running = RunningMoments(self.builder, total.statement.tensor.dtype, axis.size, lanes)
+    def _run_on(self, each: Pass) -> None:
+        """A reduction and the sums that follow it in one pass; a ragged last step is a part of its own."""
+        ((axis,), (lanes,)) = each.loops, self._step_extents(each)
+        whole, ragged = axis.size // lanes * lanes, axis.size % lanes
+        running = Running(self.builder, each.statement, each.followers, self._lanes(lanes), whole)
+        start = running.start()
+        zeros = [self.builder.number(0, running.dtype)] * (1 + len(each.followers)) if ragged else []
 
         def step(emitter: BodyEmitter, where: Mapping[Axis, Expr], carried: list[SSAValue]) -> list[SSAValue]:
-            value = emitter.emit(substitute(self._here(total.statement.body), where))
-            return running.step(emitter, emitter.full(value), carried)
+            value = emitter.emit(substitute(self._here(each.statement.body), where))
+            element = Value(emitter.full(value), value.dtype)
+            if emitter.extents == (lanes,) and not emitter.bounds:
+                return [*running.step(element, None, carried[: len(start)]), *carried[len(start) :]]
+            inside, own = self._inside(emitter), self._lanes(*emitter.extents)
+            return [*carried[: len(start)], *running.alone(element, inside, ragged, own).ssa]
 
-        carried = self.sweep(total, step, running.start())
-        for each, found in zip((total, squares), running.finish(carried), strict=True):
-            self.kept[each.statement.name] = Value(found, each.statement.tensor.dtype)
+        carried = self.sweep(each, step, [*start, *zeros])
+        part = running.finish(carried[: len(start)])
+        if ragged:
+            value, *sums = (Value(each, running.dtype) for each in carried[len(start) :])
+            part = running.merged(part, whole, Part(value, tuple(sums)), ragged)
+        for done, value in zip((each.statement, *each.followers), running.values(part, axis.size), strict=True):
+            self.kept[done.name] = value
+
+    def _lanes(self, count: int) -> Lanes:
+        """The lanes of a vector along an inner loop, each with one element in a step."""
+        builder = self.builder
+
+        def combine(value: SSAValue, accum: str) -> SSAValue:
+            return builder.insert(tile.ReshapeOp(builder.insert(tile.ReduceOp(accum, value, 0, False)), ()))
+
+        def spread(value: SSAValue) -> SSAValue:
+            return builder.insert(tile.BroadcastOp(value, (count,)))
+
+        return Lanes((count,), count, 1, lambda value, _: value, lambda value: value, combine, spread)
 
     def reduction(self, each: Pass) -> Reduction:
         """How to reduce a statement over the inner loops, for a pass that may do other work besides."""
@@ -216,10 +239,8 @@ class Passes:
         """Reduce a ragged tile to one number and combine it into a one-element position of the total."""
         full = emitter.full(value)
         dim = len(emitter.extents) - 1
-        if dim in emitter.bounds:
-            numbers = self.builder.insert(tile.IotaOp(emitter.extents, dim))
-            bound = self.builder.insert(tile.BroadcastOp(self.builder.as_i64(emitter.bounds[dim]), emitter.extents))
-            inside = self.builder.insert(tile.CompareOp("lt", numbers, bound))
+        inside = self._inside(emitter)
+        if inside is not None:
             neutral = self.builder.number(identity(accum, dtype).value, dtype)
             full = self.builder.insert(
                 tile.SelectOp(inside, full, self.builder.insert(tile.BroadcastOp(neutral, emitter.extents)))
@@ -238,6 +259,15 @@ class Passes:
             )
         )
         return combine(accum, self.builder, Value(total, dtype), Value(spread, dtype)).ssa
+
+    def _inside(self, emitter: BodyEmitter) -> SSAValue | None:
+        """Which points of a step exist along its vector; None where all do."""
+        dim = len(emitter.extents) - 1
+        if dim not in emitter.bounds:
+            return None
+        numbers = self.builder.insert(tile.IotaOp(emitter.extents, dim))
+        bound = self.builder.insert(tile.BroadcastOp(self.builder.as_i64(emitter.bounds[dim]), emitter.extents))
+        return self.builder.insert(tile.CompareOp("lt", numbers, bound))
 
     def _step_extents(self, each: Pass) -> tuple[int, ...]:
         """The tile of one step of a pass: the outer tile, or a vector along an inner loop."""

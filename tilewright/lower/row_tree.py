@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from tilewright.dataclass import dataclass
 from tilewright.expr.core import Axis
-from tilewright.operator.moments import moments_of
-from tilewright.operator.passes import passes_of, rows_in_use
+from tilewright.operator.passes import follows, passes_of, rows_in_use
 from tilewright.operator.statements import covering, inner_loops
 from tilewright.tiles.kernel import Kernel, Statement
 from tilewright.tiles.loops import SpatialLoop
@@ -24,19 +23,24 @@ from tilewright.tiles.tree import Binding, Hint, InvalidTree, Kind, Leaf, Node, 
 
 @dataclass(frozen=True)
 class Pass:
-    """One pass: inner loops, outermost first, and what one step computes of the statement and of the row buffers
-    that the pass fills.
+    """One pass: inner loops, outermost first, and what one step computes of the statement, of the row buffers that the
+    pass fills, and of the sums that follow the statement.
 
     `asked` are its hints about what to prefetch.
     """
 
     statement: Statement
+    followers: tuple[Statement, ...]
     fills: tuple[str, ...]
     loops: tuple[Axis, ...]
     tile: RegisterTile
     streams: bool
-    one_pass: bool
     asked: tuple[Hint, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """All that a step computes, in order."""
+        return [*self.fills, self.statement.name, *(each.name for each in self.followers)]
 
     @property
     def vector(self) -> Axis | None:
@@ -92,25 +96,30 @@ class RowTree:
         walks = isinstance(node, Tile) and (node.level, node.binding) == ("L1", Binding.TP)
         steps, below = (factors(node), node.child) if isinstance(node, Tile) and walks else ({}, node)
         bodies = list(register_tiles(below))
-        (leaf, tile), fills = bodies[-1], bodies[:-1]
+        leaf, tile = bodies[-1]
         where = f"tile tree, pass of {leaf.op}"
         if not all(map(_in_step, (inside for _, inside in walk(below)))):
             raise InvalidTree("a step has other nodes", where=where, help="unroll and par at REG, seq, op")
-        if leaf.op not in self.statements:
-            raise InvalidTree(f"there is no statement {leaf.op}", where=where, help=", ".join(self.statements))
-        for fill, other in fills:
+        for each, other in bodies:
+            if each.op not in self.statements:
+                raise InvalidTree(f"there is no statement {each.op}", where=where, help=", ".join(self.statements))
             if other != tile:
-                fact = f"{fill.op} has the register tile {_text(other)}, {leaf.op} has {_text(tile)}"
+                fact = f"{each.op} has the register tile {_text(other)}, {leaf.op} has {_text(tile)}"
                 raise InvalidTree(fact, where=where, help="one register tile for all leaves of a pass")
+        values = [self.statements[each.op] for each, _ in bodies]
+        main = len(values) - 1
+        while main and any(follows(values[main], each) for each in values[:main]):
+            main -= 1
         axes = {axis.name: axis for axis in self.inner}
+        hints = [hint for each, _ in bodies[main:] for hint in each.hints]
         found = Pass(
-            self.statements[leaf.op],
-            tuple(fill.op for fill, _ in fills),
+            values[main],
+            tuple(values[main + 1 :]),
+            tuple(each.name for each in values[:main]),
             tuple(axes[name] for name in steps if name in axes),
             tile,
-            any(hint.name == "stream" for hint in leaf.hints),
-            any(hint.name == "one_pass" for hint in leaf.hints),
-            tuple(hint for hint in leaf.hints if hint.name == "prefetch"),
+            any(hint.name == "stream" for hint in hints),
+            tuple(hint for hint in hints if hint.name == "prefetch"),
         )
         self._check_loops(found, steps, where)
         return found
@@ -140,24 +149,16 @@ class RowTree:
             raise InvalidTree(fact, where="tile tree", help="one number of slots for all")
 
     def _check_passes(self) -> None:
-        steps = [[*each.fills, each.statement.name] for each in self.passes]
-        expected = [[each.name for each in step] for step in passes_of([*self.statements.values()], self.buffers)]
-        if steps != expected:
+        steps, joined = [each.names for each in self.passes], [n.name for each in self.passes for n in each.followers]
+        expected = passes_of([*self.statements.values()], self.buffers, joined)
+        if steps != [[each.name for each in step] for step in expected]:
             fact = f"the passes are {_passes_text(steps)}"
-            raise InvalidTree(fact, where="tile tree", help=_passes_text(expected))
-        joined = [each for each in self.passes if each.one_pass]
-        if not joined:
-            return
-        moments = moments_of([*self.statements.values()])
-        names = [each.statement.name for each in joined]
-        if moments is None or names != [moments.total, moments.squares]:
-            fact = f"{', '.join(names)} have no common pass"
-            legal = "no pass" if moments is None else f"{moments.total}, {moments.squares}"
-            raise InvalidTree(fact, where="tile tree", help=legal)
-        first, second = joined
-        if len(self.inner) > 1 or first.vector is None or first.tile != second.tile or first.fills or second.fills:
-            fact = f"{', '.join(names)} have {_text(first.tile)}, {_text(second.tile)}"
-            raise InvalidTree(fact, where="tile tree", help="one vector along the only inner loop, no row buffers")
+            legal = passes_of([*self.statements.values()], self.buffers)
+            raise InvalidTree(fact, where="tile tree", help=_passes_text([[each.name for each in p] for p in legal]))
+        for each in self.passes:
+            if each.followers and (len(self.inner) > 1 or each.vector is None):
+                fact = f"{', '.join(each.names)} have {_text(each.tile)}"
+                raise InvalidTree(fact, where="tile tree", help="one vector along the only inner loop")
 
     # Outer loops ----------------------------------------------------------------------------------------------------
 
@@ -207,12 +208,12 @@ class RowTree:
             wrong = f"stages begin with {', '.join(each.statement.name for each in firsts)}"
         elif any(each.address is not None for each in self.statements.values() if each is not last):
             wrong = "another statement than the last one is stored"
-        elif self.passes[-1] is not firsts[-1] or any(each.one_pass for each in self.passes):
+        elif self.passes[-1] is not firsts[-1] or any(each.followers for each in self.passes):
             wrong = f"the last stage has {len(self.stages[-1])} passes, or two passes are one"
         if wrong:
             help = "sums and then the only result, over one inner loop with one vector"
             raise InvalidTree(wrong, where="tile tree, pipe", help=help)
-        groups = [[[self.statements[n] for n in (*p.fills, p.statement.name)] for p in stage] for stage in self.stages]
+        groups = [[[self.statements[name] for name in each.names] for each in stage] for stage in self.stages]
         rows = rows_in_use(groups, [*self.statements.values()])
         if self.buffers and self.slots < rows:
             raise InvalidTree(f"{rows} rows share {self.slots} slots", where="tile tree, pipe", help=f"slots {rows}")

@@ -10,8 +10,7 @@ from tilewright.errors import InvalidArgument
 from tilewright.expr.core import Axis
 from tilewright.layouts.bits import is_power_of_two
 from tilewright.layouts.blocked import Blocked
-from tilewright.operator.online import online_of
-from tilewright.operator.passes import values_read, walks_inner
+from tilewright.operator.passes import follows, values_read, walks_inner
 from tilewright.operator.statements import covering, inner_loops
 from tilewright.tiles.build import in_blocks, rooted, tile
 from tilewright.tiles.kernel import Kernel, Statement
@@ -29,7 +28,7 @@ class BlockRows:
 
     `order` has the loops of the grid, the slowest first, and `passes` the values of each pass. Inner loops that do not
     lie in the tile whole are walked in chunks, those of `looped` around those of `unrolled`, which are written out.
-    `threads` says which thread holds which element, None for a tile of one. Sums in `one_pass` share one sweep.
+    `threads` says which thread holds which element, None for a tile of one.
     """
 
     statements: tuple[Statement, ...]
@@ -40,7 +39,6 @@ class BlockRows:
     threads: Blocked | None = None
     looped: tuple[str, ...] = ()
     unrolled: tuple[str, ...] = ()
-    one_pass: frozenset[str] = frozenset()
 
     @property
     def axes(self) -> dict[str, Axis]:
@@ -76,8 +74,7 @@ class BlockRows:
         dims = [(name, size) for name, size in self.points.items() if walks or name not in inner]
         bodies: list[TileTree] = []
         for name in names:
-            hints = (Hint("one_pass"),) if name in self.one_pass else ()
-            bodies.append(rooted(tile("REG", dims, Leaf(name, None, hints), Binding.SP)))
+            bodies.append(rooted(tile("REG", dims, Leaf(name), Binding.SP)))
         body = Scope(Kind.SEQ, tuple(bodies)) if len(bodies) > 1 else bodies[0]
         if not walks:
             return body
@@ -112,7 +109,6 @@ def block_rows(kernel: Kernel) -> BlockRows:
         threads=_threads(tree),
         looped=tuple(name for name in cut if name not in unrolled),
         unrolled=unrolled,
-        one_pass=frozenset(node.op for node, _ in hints_of(tree, "one_pass") if isinstance(node, Leaf)),
     )
     _require_loops(found, inner)
     require_form(tree, found.tree())
@@ -183,7 +179,7 @@ def _require_tile(rows: BlockRows) -> None:
 
 
 def _require_passes(rows: BlockRows) -> None:
-    """Raises InvalidTree where values share a pass that are not sums, or need each other."""
+    """Raises InvalidTree where values share a pass that are not sums, or need each other without following."""
     where, statements = "tile tree, passes", {each.name: each for each in rows.statements}
     covers = covering(rows.statements)
     inlined = {name: each for name, each in covers.items() if not any(name in names for names in rows.passes)}
@@ -191,25 +187,23 @@ def _require_passes(rows: BlockRows) -> None:
         if not any(name in names for names in rows.passes) and (name not in covers or each.address is not None):
             raise InvalidTree(f"no pass computes {name}", where=where, help=f"a leaf with op {name}")
     for names in rows.passes:
+        following = _following([statements[name] for name in names]) if rows.chunks else set()
         for name in names:
-            needed = values_read(statements[name].body, inlined) & set(names)
+            needed = set() if name in following else _needed(statements[name], inlined) & set(names)
             if len(names) > 1 and (statements[name].accum is None or needed):
                 fact = f"{', '.join(names)} share a pass"
                 raise InvalidTree(fact, where=where, help=f"a pass of its own for {name}")
             if name in covers and statements[name].address is None and statements[name].accum is None:
                 raise InvalidTree(f"{name} is not stored and has a leaf", where=where, help="no leaf: it is inlined")
-    _require_one_pass(rows, where)
 
 
-def _require_one_pass(rows: BlockRows, where: str) -> None:
-    """Raises InvalidTree where others than the largest value and the sum of exponentials of a softmax are one pass."""
-    if not rows.one_pass:
-        return
-    joined = online_of(rows.statements)
-    pair = () if joined is None else (joined.largest, joined.total)
-    singles = [names[0] for names in rows.passes if len(names) == 1]
-    places = [singles.index(name) for name in pair if name in singles]
-    if rows.one_pass != set(pair) or (rows.chunks and (len(places) < 2 or places[1] != places[0] + 1)):
-        fact = f"{', '.join(sorted(rows.one_pass))} have the hint one_pass"
-        legal = f"{' and '.join(pair)}, in passes that follow each other" if pair else "no such hint"
-        raise InvalidTree(fact, where=where, help=legal)
+def _following(nodes: Sequence[Statement]) -> set[str]:
+    """The sums of a pass that follow its first reduction; none where others share the pass."""
+    first, *others = nodes
+    return {each.name for each in others} if all(follows(each, first) for each in others) else set()
+
+
+def _needed(statement: Statement, inlined: Mapping[str, Statement]) -> set[str]:
+    """What a value is computed from behind the pass of that."""
+    behind = {statement.follows.reduction} if statement.follows is not None else set()
+    return values_read(statement.body, inlined) | behind

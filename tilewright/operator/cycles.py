@@ -17,7 +17,7 @@ from tilewright.expr.core import COSTLY, Apply, Axis, Cast, Const, Expr, Read, w
 from tilewright.expr.dtypes import INDEX, is_float
 from tilewright.machine.description import Cache, Cpu
 from tilewright.operator.product_point import ProductPoint
-from tilewright.tiles.kernel import Kernel, Statement
+from tilewright.tiles.kernel import Kernel, Statement, joined
 from tilewright.tiles.parts import RegisterTile, register_tiles
 from tilewright.tiles.product import Product
 
@@ -26,6 +26,7 @@ FMA_LATENCY_CYCLES = 4  # x86 since Skylake and Zen 3, Neoverse N1 and later
 INSTRUCTIONS = {"exp": 14, "sigmoid": 18, "tanh": 20, "normal_cdf": 24, "erf": 24, "log": 20, "div": 8, "sqrt": 10}
 EXTREMES = ("max", "min")
 EXTREME_INSTRUCTIONS = 3  # of floats where NaN wins: extreme, comparison, selection; one instruction with a constant
+MEAN_INSTRUCTIONS = 2  # of a running mean: what deviates from it, times the share of an element, is added
 COSTLY_INSTRUCTIONS = 30  # of costly functions that were not counted, an order of magnitude
 ISSUE_WIDTH = 4  # vector instructions per cycle: Zen 5 issues four, Golden Cove three
 OVERLAP = 3.0  # arithmetic and bytes hide each other but where they are equal: the norm of `instruction.model.combined`
@@ -126,10 +127,14 @@ def nest_cycles(kernel: Kernel, machine: Cpu) -> float:
     usual = next(
         (tile for tile in tiles.values() if tile.vector), RegisterTile()
     )  # of what is computed where it is read
-    return sum(_statement_cycles(each, tiles.get(each.name, usual), machine) for each in kernel.statements)
+    following = joined(kernel)
+    return sum(
+        _statement_cycles(each, tiles.get(each.name, usual), machine, each.name in following)
+        for each in kernel.statements
+    )
 
 
-def _statement_cycles(statement: Statement, tile: RegisterTile, machine: Cpu) -> float:
+def _statement_cycles(statement: Statement, tile: RegisterTile, machine: Cpu, follows: bool) -> float:
     loops = (*statement.axes, *statement.reduce)
     vector = next((axis for axis in loops if axis.name == tile.vector), None)
     extent = tile.along(tile.vector)
@@ -137,9 +142,9 @@ def _statement_cycles(statement: Statement, tile: RegisterTile, machine: Cpu) ->
     unrolled = next((axis for axis in statement.axes if axis != vector and tile.along(axis.name) > 1), None)
     times = 1 if unrolled is None else tile.along(unrolled.name)
     arithmetic, loads = body_counts(statement.body, vector, lanes, unrolled, times)
-    if statement.accum is not None:
-        floats = is_float(statement.tensor.dtype)
-        arithmetic += EXTREME_INSTRUCTIONS if statement.accum in EXTREMES and floats else 1
+    if follows:
+        arithmetic, loads = following_instructions(statement), 0.0
+    arithmetic += accumulation_instructions(statement)
     stores = 0.0 if statement.address is None else _access_cycles(statement.address, vector, lanes)
     points = prod(axis.size for axis in loops if axis != vector)
     vectors = 1 if vector is None else -(-vector.size // extent) * extent / lanes
@@ -147,6 +152,25 @@ def _statement_cycles(statement: Statement, tile: RegisterTile, machine: Cpu) ->
     if statement.accum is None or vector not in statement.reduce:
         return cycles
     return cycles + prod(axis.size for axis in statement.axes) * 2 * FMA_LATENCY_CYCLES * log2(lanes)  # lanes combined
+
+
+def accumulation_instructions(statement: Statement) -> float:
+    """Arithmetic instructions that take one vector of a reduction into what it has so far."""
+    if statement.accum is None:
+        return 0
+    return EXTREME_INSTRUCTIONS if statement.accum in EXTREMES and is_float(statement.tensor.dtype) else 1
+
+
+def following_instructions(statement: Statement) -> float:
+    """Arithmetic instructions for one vector of a sum that follows another reduction in its pass, elements being known.
+
+    Every lane takes one element in a step: the sum so far moves to another running value for each.
+    """
+    rule = statement.follows
+    assert rule is not None
+    parts = [rule.term, *([] if rule.factor is None else [rule.factor])]
+    arithmetic = sum(body_counts(part, None, 1)[0] for part in parts)
+    return arithmetic + (0 if rule.factor is None else 1) + (0 if rule.offset is None else MEAN_INSTRUCTIONS)
 
 
 def body_counts(

@@ -2,7 +2,8 @@
 
 Each pass walks the *inner* loops, which are those of the reductions, at one point of the outer loops. It computes one
 statement, and before it the row buffers that it is the first to read. A statement that has a value for every inner
-point and is not stored is computed again by each pass that reads it, unless it has a row buffer.
+point and is not stored is computed again by each pass that reads it, unless it has a row buffer. A sum that follows
+another reduction may be *joined*: it is computed in the pass of that, from its elements.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from tilewright.operator.statements import covering, values_in
 from tilewright.tiles.kernel import Statement
 
 
-def row_buffers(statements: Sequence[Statement]) -> tuple[str, ...]:
+def row_buffers(statements: Sequence[Statement], joined: Collection[str] = ()) -> tuple[str, ...]:
     """Costly values per inner point that several passes read: the first one writes them to scratch for the others."""
     readers: dict[str, int] = {}
     for each in statements:
-        for name in values_in(each.body):
+        for name in values_in(each.body) if each.name not in joined else ():
             readers[name] = readers.get(name, 0) + 1
     return tuple(
         name
@@ -28,8 +29,12 @@ def row_buffers(statements: Sequence[Statement]) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def passes_of(statements: Sequence[Statement], buffers: Collection[str]) -> list[list[Statement]]:
-    """In each pass, the row buffers that it is the first to read, in order, and the statement it is for."""
+def passes_of(
+    statements: Sequence[Statement], buffers: Collection[str], joined: Collection[str] = ()
+) -> list[list[Statement]]:
+    """In each pass, the row buffers that it is the first to read, in order, the statement it is for, and sums that are
+    `joined` to it.
+    """
     inlined = set(covering(statements)) - set(buffers)
     waiting = {each.name: each for each in statements if each.name in buffers}
     needed: dict[str, dict[str, None]] = {}  # row buffers that a statement reads, those behind other buffers first
@@ -41,10 +46,17 @@ def passes_of(statements: Sequence[Statement], buffers: Collection[str]) -> list
         needed[each.name] = own
     passes = []
     for each in statements:
-        if each.name not in buffers and (each.name not in inlined or each.address is not None):
+        elsewhere = each.name in buffers or each.name in joined
+        if not elsewhere and (each.name not in inlined or each.address is not None):
             fills = [waiting.pop(name) for name in needed[each.name] if name in waiting]
-            passes.append([*fills, each])
+            following = [sum_ for sum_ in statements if sum_.name in joined and follows(sum_, each)]
+            passes.append([*fills, each, *following])
     return passes
+
+
+def follows(statement: Statement, reduction: Statement) -> bool:
+    """Whether a sum can be computed in the pass of a reduction, whose value it follows."""
+    return statement.follows is not None and statement.follows.reduction == reduction.name
 
 
 def walks_inner(statement: Statement, statements: Sequence[Statement]) -> bool:

@@ -37,7 +37,10 @@ class Bars:
 
 @dataclass(frozen=True)
 class Curves:
-    """Lines through points, single `marks` beside them, and the `diagonal` that has this name."""
+    """Lines through points, single `marks` beside them, and the `diagonal` that has this name.
+
+    With `steps` a line keeps its value up to the next point. On a `logarithmic` y axis all values are positive.
+    """
 
     title: str
     x: str
@@ -45,6 +48,8 @@ class Curves:
     lines: Mapping[str, Points]
     marks: Mapping[str, Points] = field(default_factory=dict)
     diagonal: str = ""
+    steps: bool = False
+    logarithmic: bool = False
 
 
 Picture = Scatter | Bars | Curves

@@ -13,7 +13,37 @@ from tilewright.expr.core import Apply, Axis, Compute, Const, Expr, Read, Tensor
 from tilewright.expr.names import unique
 from tilewright.expr.ordered import Ordered, Scatter
 from tilewright.expr.rewrite import transform
-from tilewright.tiles.tree import Hint, Leaf, Scope, Stage, Tile, TileTree, leaves
+from tilewright.tiles.tree import Hint, Leaf, Scope, Stage, Tile, TileTree, leaves, walk
+
+
+@dataclass(frozen=True)
+class Follows:
+    """How a sum follows a value that its body reads, where one pass computes both: what it is while that value changes.
+
+    The *running value* is that of `reduction` so far: an extreme itself, of a sum the mean of its elements so far. With
+    new elements it goes from `before` to `after`, and the sum goes on as
+
+        sum * factor(before, after) + sum over new elements of term(element, before, after)
+
+    which is the sum of the statement's body over all elements so far at the running value so far. A part of a row, of
+    `count` elements with a running value `before` of its own, adds ``sum * factor + count * offset`` to the sum at
+    another running value `after`. Without `factor` it is 1, without `offset` 0. All three are expressions of `ELEMENT`,
+    the body of `reduction`, `BEFORE` and `AFTER`. The sum of a whole row is at least `least`, if that is known.
+    """
+
+    reduction: str
+    term: Expr
+    factor: Expr | None = None
+    offset: Expr | None = None
+    least: float | None = None
+
+
+ELEMENT, BEFORE, AFTER = "running element", "running value before", "running value after"
+
+
+def placeholder(name: str, dtype: str) -> Read:
+    """What stands for `ELEMENT`, `BEFORE` or `AFTER` in the expressions of `Follows`."""
+    return Read(Tensor(name, (), dtype), ())
 
 
 @dataclass(frozen=True)
@@ -23,7 +53,8 @@ class Statement:
     In `body`, reads of stored tensors have one index, a linear address; reads of values of the same kernel have none
     and mean the value at the same point. `address` is where the value is stored, None where it stays in the kernel.
     With an `Ordered` accumulation the statement gives whole dimensions of the result, of so many elements and strides
-    as `dims` says: the element at places p of these lies at ``address + sum p * stride``.
+    as `dims` says: the element at places p of these lies at ``address + sum p * stride``. A sum that `follows` another
+    reduction may be computed in one pass with it.
     """
 
     tensor: Tensor
@@ -33,6 +64,7 @@ class Statement:
     accum: str | Ordered | None = None
     address: Expr | None = None
     dims: tuple[tuple[int, int], ...] = ()
+    follows: Follows | None = None
 
     @property
     def name(self) -> str:
@@ -41,8 +73,10 @@ class Statement:
 
     def renamed(self, names: Mapping[str, str]) -> Statement:
         """The same statement over tensors with other names; names that are not given stay."""
-        tensor = replace(self.tensor, name=names.get(self.name, self.name))
-        return replace(self, tensor=tensor, body=with_names(self.body, names))
+        tensor, follows = replace(self.tensor, name=names.get(self.name, self.name)), self.follows
+        if follows is not None:
+            follows = replace(follows, reduction=names.get(follows.reduction, follows.reduction))
+        return replace(self, tensor=tensor, body=with_names(self.body, names), follows=follows)
 
 
 @dataclass(frozen=True)
@@ -62,19 +96,34 @@ def expressions(kernel: Kernel) -> tuple[Compute, ...]:
     """What the leaves of a kernel's tree compute, in their order, over flat tensors: for `problem.Problem`.
 
     A statement without a leaf is computed where it is read; each value of the kernel is a tensor over its own loops.
+    A sum that follows another reduction in its pass reads the elements of that one, and not its value.
     """
-    here = [leaf.op for _, leaf in leaves(kernel.tree)]
+    here, followed = [leaf.op for _, leaf in leaves(kernel.tree)], joined(kernel)
+    bodies = {each.name: each.body for each in kernel.statements}
     values: dict[str, Expr] = {}
     found: dict[str, Compute] = {}
     for each in kernel.statements:
         if isinstance(each.accum, Ordered):
             found[each.name] = _ordered(each, each.accum)
             continue
-        body = _with_values(each.body, values)
+        body = _with_values(bodies[followed.get(each.name, each.name)], values)
         output = Tensor(each.name, tuple(axis.extent for axis in each.axes), body.dtype)
         found[each.name] = Compute(output, each.axes, body, each.reduce, each.accum if each.reduce else None)
         values[each.name] = output[each.axes] if each.name in here else body
     return tuple(found[name] for name in here)
+
+
+def joined(kernel: Kernel) -> dict[str, str]:
+    """The sums that follow a reduction in its pass, with the name of that: leaves of one loop at L1 are one pass."""
+    reductions = {each.name: each.follows.reduction for each in kernel.statements if each.follows is not None}
+    if not reductions:
+        return {}
+    passes = [
+        {leaf.op for _, leaf in leaves(node)}
+        for _, node in walk(kernel.tree)
+        if isinstance(node, Tile) and node.level == "L1"
+    ]
+    return {name: other for name, other in reductions.items() if any({name, other} <= names for names in passes)}
 
 
 def _ordered(statement: Statement, accum: Ordered) -> Compute:

@@ -86,7 +86,6 @@ HINTS: dict[str, tuple[type, ...]] = {
     "prefetch": (str, int, int),  # a step asks for so many elements of a tensor, a distance after the first it reads
     "prefetch_lines": (int,),  # a block asks for the operands of the next one by cache lines of so many bytes
     "stream": (),  # stores bypass the caches
-    "one_pass": (),  # computed in one pass over the row with the other of its kernel that has this hint
     "lanes": (int,),  # elements of a vector register, where a tile does not fill one
     "blocked": (str,),  # which thread holds which element: the text of a blocked layout
     "warps": (int, int),  # of a thread block, along rows and columns

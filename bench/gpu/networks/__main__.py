@@ -31,9 +31,9 @@ def main(arguments: list[str] | None = None) -> int:
         worker.main(options.network, options.batch, options.contender, options.device, options.mode, options.machine)
         return 0
     from bench.gpu.networks.cases import networks
-    from bench.gpu.networks.results import COMPILED, EAGER, MINE, OURS, Run, tables
+    from bench.gpu.networks.results import COMPILED, EAGER, MINE, OURS, tables
     from bench.gpu.networks.runner import ProcessChild, Task, run
-    from tilewright.files import write_file
+    from bench.gpu.runs import keeper
 
     known = [network.name for network in networks(options.device)]
     chosen = options.networks.split(",") if options.networks else known
@@ -48,21 +48,13 @@ def main(arguments: list[str] | None = None) -> int:
         for contender in contenders
     ]
 
-    def keep(done: Run, message: str = "") -> None:
-        """Write what is done so far: whoever ends the run loses nothing."""
-        if message:
-            print(message, file=sys.stderr, flush=True)
-        if options.out:
-            write_file(options.out, done.to_json().encode())
-        if options.table:
-            write_file(options.table, tables(done).encode())
-
+    keep = keeper(options.out, options.table, tables)
     together = options.together or (len(tasks) if options.device == "cuda" else 1)
     done = run(
         tasks, options.seconds - WRITING_SECONDS, together,
         lambda task: ProcessChild(task, options.device, options.mode, options.machine), time.perf_counter, keep,
     )  # fmt: skip
-    keep(done)
+    keep(done, "")
     print(tables(done), end="")
     return int(any(row.contender in MINE and row.status != "ok" for row in done.rows))
 

@@ -1,11 +1,12 @@
-"""Rows of a run, as JSON and as tables that a person reads."""
+"""Rows of a run as tables that a person reads."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
+
+from bench.gpu.runs import Run
 
 OURS, OURS_GRAPH = "tilewright", "tilewright + CUDA graph"
 EAGER, EAGER_GRAPH = "torch eager", "torch eager + CUDA graph"
@@ -41,17 +42,7 @@ class Row:
     note: str = ""
 
 
-@dataclass
-class Run:
-    machine: dict[str, Any]
-    rows: list[Row] = field(default_factory=list)
-    seconds: float = 0.0
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1) + "\n"
-
-
-def tables(run: Run) -> str:
+def tables(run: Run[Row]) -> str:
     """Times of calls, times of the host, what precedes the second call, profiles, and what went otherwise."""
     facts = ", ".join(f"{name} {value}" for name, value in run.machine.items())
     lines = ["# Networks on a GPU", "", f"f16, forward; {facts}; {run.seconds:.0f} s", ""]
@@ -69,7 +60,7 @@ def tables(run: Run) -> str:
     return "\n".join(lines) + "\n"
 
 
-def summary(run: Run) -> list[str]:
+def summary(run: Run[Row]) -> list[str]:
     """Times of calls, times of the host, and what precedes the second call."""
     cases = _by_case(run.rows)
     return _times(cases) + _host_times(cases) + _steps(cases)

@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from bench.gpu.networks.results import Row, Run
+from bench.gpu.networks.results import Row
 from bench.gpu.process import Lost, Process
+from bench.gpu.runs import Run
 
 PREPARATION = 0.6  # of the time of a wave is for preparing, at most
 GRACE = 20.0  # seconds that a process may take longer than its share, near the end less
@@ -50,8 +51,8 @@ def run(
     together: int,
     start: Callable[[Task], Child],
     now: Callable[[], float],
-    progress: Callable[[Run, str], None] = lambda done, message: None,
-) -> Run:
+    progress: Callable[[Run[Row], str], None] = lambda done, message: None,
+) -> Run[Row]:
     """Run all tasks, at most `together` of them alive at a time; `progress` gets what is known so far, and a line."""
     return _Running(tasks, start, now, progress).run(seconds, together)
 
@@ -64,7 +65,7 @@ class _Running:
         tasks: Sequence[Task],
         start: Callable[[Task], Child],
         now: Callable[[], float],
-        progress: Callable[[Run, str], None],
+        progress: Callable[[Run[Row], str], None],
     ) -> None:
         self.tasks, self.start, self.now, self.progress = tasks, start, now, progress
         self.begin = now()
@@ -72,7 +73,7 @@ class _Running:
         self.lost: dict[Task, str] = {}
         self.lock = threading.Lock()  # of what many threads write while processes prepare
 
-    def run(self, seconds: float, together: int) -> Run:
+    def run(self, seconds: float, together: int) -> Run[Row]:
         waves = [self.tasks[first : first + together] for first in range(0, len(self.tasks), together)]
         for number, wave in enumerate(waves):
             left = max(0.0, self.begin + seconds - self.now())
@@ -121,7 +122,7 @@ class _Running:
         with self.lock:
             self.progress(self._so_far(), f"{self.now() - self.begin:4.0f} s: {message}")
 
-    def _so_far(self) -> Run:
+    def _so_far(self) -> Run[Row]:
         begun = [task for task in self.tasks if task in self.children]
         machine = next((child.machine for child in map(self.children.__getitem__, begun) if child.machine), {})
         rows = [row for task in begun for row in _rows(task, self.children[task], self.lost.get(task))]

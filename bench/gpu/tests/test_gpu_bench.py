@@ -21,8 +21,9 @@ from bench.gpu.cases import BOUNDS, CASES, CHECKS, WEIGHTS, Case, gemm, sections
 from bench.gpu.clock import Work
 from bench.gpu.contenders import CLUSTERED, MINE, ONE_WARP, OURS, TUNED, Missing, Tile, Tuned, fastest, names, prepare
 from bench.gpu.process import Lost
-from bench.gpu.results import Row, Run, table
+from bench.gpu.results import Row, table
 from bench.gpu.runner import Item, Process
+from bench.gpu.runs import Run
 from bench.gpu.timing import FEWEST_SAMPLES, MOST_SAMPLES, MOST_SECONDS, Recorded, record, sample
 
 ROOT = Path(__file__).parents[3]
@@ -128,7 +129,7 @@ class FakeWorker:
 
 def run(
     dies_at: set[str], each: float, seconds: float = 480, faults_at: frozenset[str] = frozenset()
-) -> tuple[Run, FakeTime, list[FakeWorker]]:
+) -> tuple[Run[Row], FakeTime, list[FakeWorker]]:
     clock, workers = FakeTime(), []
     cases = (softmax(4, 4, "f32"), gemm(8, 8, 8, "bf16"), gemm(8, 8, 8, "f32"))
 

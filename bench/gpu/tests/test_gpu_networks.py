@@ -16,9 +16,10 @@ from bench.gpu.clock import WallClock
 from bench.gpu.networks import runner
 from bench.gpu.networks.__main__ import main
 from bench.gpu.networks.cases import NETWORKS, TINY
-from bench.gpu.networks.results import COMPILED, EAGER, EAGER_GRAPH, OURS, OURS_GRAPH, Row, Run, tables
+from bench.gpu.networks.results import COMPILED, EAGER, EAGER_GRAPH, OURS, OURS_GRAPH, Row, tables
 from bench.gpu.networks.runner import PREPARATION, ProcessChild, Task, run
 from bench.gpu.process import Lost
+from bench.gpu.runs import Run
 
 ROOT = Path(__file__).parents[3]
 TASKS = tuple(Task(name, 1, contender) for name in ("a", "b") for contender in (EAGER, OURS))
@@ -59,7 +60,7 @@ class FakeChild:
         self.ended = True
 
 
-def ran(together: int, seconds: float = 100, **given: Any) -> tuple[Run, list[FakeChild], list[tuple[int, str]]]:
+def ran(together: int, seconds: float = 100, **given: Any) -> tuple[Run[Row], list[FakeChild], list[tuple[int, str]]]:
     """A run whose child for `Task("a", 1, OURS)` is made like this; what was kept on the way, as rows and messages."""
     clock, children, kept = FakeTime(), list[FakeChild](), list[tuple[int, str]]()
 

@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from examples.networks import build  # noqa: E402
+from examples.networks.tests.built import built  # noqa: E402
 from tilewright import Options, compile  # noqa: E402
 
 NAMES = ("shufflenet-v1", "resnet50", "mobilenet-v1", "mobilenet-v1-separable", "bert-layer", "mi-lstm-step")
@@ -15,7 +15,7 @@ NAMES = ("shufflenet-v1", "resnet50", "mobilenet-v1", "mobilenet-v1-separable", 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_network_computes_what_pytorch_does(name: str) -> None:
-    module, inputs = build(name)
+    module, inputs = built(name)
     found = compile(module, tuple(inputs.values()), threads=1, options=Options(cache=False))(
         *(value.numpy() for value in inputs.values())
     )

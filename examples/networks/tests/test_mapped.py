@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from examples.networks import build  # noqa: E402
+from examples.networks.tests.built import built  # noqa: E402
 from tilewright.expr.rewrites.flat_to_split import flat_to_split  # noqa: E402
 from tilewright.frontend.torch import import_module  # noqa: E402
 from tilewright.intrinsics.registry import standard  # noqa: E402
@@ -20,6 +20,6 @@ MAPPED = {
 
 @pytest.mark.parametrize("name", MAPPED)
 def test_spec3_g46_of_modules(name: str) -> None:
-    module, inputs = build(name)
+    module, inputs = built(name)
     graph = flat_to_split(import_module(module, tuple(inputs.values())))
     assert len(mapped(graph, standard().find("GEMM"))) == MAPPED[name]

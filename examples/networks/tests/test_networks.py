@@ -11,13 +11,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from examples.networks import NETWORKS, build, export_onnx  # noqa: E402
+from examples.networks.tests.built import built  # noqa: E402
 
 SMALL = ("mobilenet-v2", "bert-layer")  # a convolutional network with batch norms and a transformer, both quick
 
 
 @pytest.mark.parametrize("name", [name for name in NETWORKS if not name.startswith(("bert-base", "vit"))])
 def test_outputs_are_of_order_one(name: str) -> None:
-    module, inputs = build(name)
+    module, inputs = built(name)
     assert not module.training
     with torch.no_grad():
         output = module(*inputs.values())
@@ -45,7 +46,7 @@ def test_exported_file_computes_the_same(name: str, tmp_path: Path) -> None:
     export_onnx(name, str(path))
     model = onnx.load(path)
     onnx.checker.check_model(model, full_check=True)
-    module, inputs = build(name)
+    module, inputs = built(name)
     assert [value.name for value in model.graph.input] == list(inputs)
     assert [value.name for value in model.graph.output] == ["output"]
     for value in (*model.graph.input, *model.graph.output):

@@ -78,7 +78,7 @@ def model(tmp_path: Path) -> str:
 
 def test_every_command_shows_an_example_and_its_exit_statuses(invoke: Invoke) -> None:
     for name, _, _ in COMMANDS:
-        text = invoke(name, "--help").stdout
+        text = invoke(*name.split(), "--help").stdout
         assert f"example: tilewright {name}" in text or f"| tilewright {name}" in text
         assert "exit status: 0" in text
         assert "--json" in text

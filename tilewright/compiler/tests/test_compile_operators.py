@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.covering import rows
 from tests.random_graphs import random_array
 from tilewright.compiler.compile import compile_graph
 from tilewright.compiler.tests.bounded import evaluate_bounded, violations
@@ -121,37 +122,28 @@ ODD: dict[str, list[dict[str, int]]] = {
 }
 
 
-@pytest.mark.parametrize("weights", ["inputs", "constants"])
 @pytest.mark.parametrize("short", ODD)
-def test_catalogue(short: str, weights: str) -> None:
-    for form in catalogue.OPERATORS[short].forms:
-        for sizes in ODD[short]:
-            for dtype in ("f32", "f64", "bf16", "f16"):
-                graph = catalogue.build(short, form=form, dtype=dtype, **sizes)
-                check(constant_weights(graph) if weights == "constants" else graph)
+def test_catalogue(short: str) -> None:
+    forms, dtypes = catalogue.OPERATORS[short].forms, ("f32", "f64", "bf16", "f16")
+    for form, sizes, dtype, known in rows(forms, ODD[short], dtypes, (False, True)):
+        graph = catalogue.build(short, form=form, dtype=dtype, **sizes)
+        check(constant_weights(graph) if known else graph)
 
 
 @pytest.mark.parametrize("dtype", ["i8", "u8", "i16", "i32", "i64"])
 def test_integer_products(dtype: str) -> None:
-    other = {"u8": "i8", "i8": "u8"}.get(dtype, dtype)
-    for m, n, k in [(1, 1, 1), (5, 17, 7), (3, 1, 9), (19, 23, 31), (2, 33, 64)]:
-        for left, right in ((dtype, dtype), (dtype, other)):
-            if left in ("i8", "u8"):
-                graph = built(
-                    lambda b, t, l=left, r=right, m=m, n=n, k=k: linalg.matmul_integer(  # type: ignore[misc]
-                        b.input("a", (m, k), l), b.input("b", (k, n), r)
-                    ),
-                    dtype,
-                )
-            else:
-                graph = built(
-                    lambda b, t, m=m, n=n, k=k: linalg.matmul(b.input("a", (m, k), t), b.input("b", (k, n), t)),  # type: ignore[misc]
-                    dtype,
-                )
-            check(graph)
-            check(constant_weights(graph))
+    rights = (dtype, {"u8": "i8", "i8": "u8"}[dtype]) if dtype in ("i8", "u8") else (dtype,)
+    sizes = [(1, 1, 1), (5, 17, 7), (3, 1, 9), (19, 23, 31), (2, 33, 64)]
+    for (m, n, k), right, known in rows(sizes, rights, (False, True)):
+        product = linalg.matmul_integer if dtype in ("i8", "u8") else linalg.matmul
+        graph = built(
+            lambda b, t, of=product, r=right, m=m, n=n, k=k: of(b.input("a", (m, k), t), b.input("b", (k, n), r)),  # type: ignore[misc]
+            dtype,
+        )
+        check(constant_weights(graph) if known else graph)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "f32", "f64"])
 @pytest.mark.parametrize(
     ("left", "right"),
@@ -186,6 +178,7 @@ def test_einsum(equation: str) -> None:
             b.input(f"x{n}", tuple(extents[c] for c in term), t) for n, term in enumerate(terms)]), dtype))  # fmt: skip
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f64"])
 @pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (3, 5, 7, 9), (2, 17, 17, 16), (1, 13, 33, 31)])
 def test_attention(sizes: tuple[int, int, int, int], dtype: str) -> None:
@@ -206,6 +199,7 @@ SHAPES = [(1,), (7,), (17,), (64,), (3, 7), (17, 1), (1, 17), (2, 3, 5), (5, 16,
 AXES = [(extents, axis) for extents in SHAPES for axis in range(len(extents))]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "bf16"])
 @pytest.mark.parametrize(("extents", "axis"), AXES)
 def test_rows(extents: tuple[int, ...], axis: int, dtype: str) -> None:
@@ -224,6 +218,7 @@ def test_rows(extents: tuple[int, ...], axis: int, dtype: str) -> None:
     check(built(build, dtype))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "i8", "i64", "u16"])
 @pytest.mark.parametrize("extents", [(), (7,), (3, 17), (2, 3, 5), (5, 1, 7), (2, 3, 4, 5), (4, 0, 3), (3, 67, 5)])
 def test_reductions_over_every_subset(extents: tuple[int, ...], dtype: str) -> None:
@@ -280,6 +275,7 @@ def test_image_norms(dtype: str) -> None:
 # Windows --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f64"])
 @pytest.mark.parametrize(
     ("extents", "kernel", "more"),
@@ -303,6 +299,8 @@ def test_pools(extents: tuple[int, ...], kernel: tuple[int, ...], more: dict[str
     check(built(build, dtype))
 
 
+@pytest.mark.covering
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f64"])
 @pytest.mark.parametrize("constant", [False, True])
 @pytest.mark.parametrize(
     ("x", "w", "more"),
@@ -316,7 +314,7 @@ def test_pools(extents: tuple[int, ...], kernel: tuple[int, ...], more: dict[str
         ((1, 2, 5, 5, 5), (3, 2, 2, 2, 2), {"pads": 1}),
     ],
 )
-def test_convolutions(x: tuple[int, ...], w: tuple[int, ...], more: dict[str, Any], constant: bool) -> None:
+def test_convolutions(x: tuple[int, ...], w: tuple[int, ...], more: dict[str, Any], constant: bool, dtype: str) -> None:
     """With bias and an activation; padding folded or not, weights packed ahead of time or not."""
 
     def build(b: GraphBuilder, t: str) -> Tensor:
@@ -324,9 +322,8 @@ def test_convolutions(x: tuple[int, ...], w: tuple[int, ...], more: dict[str, An
         y = conv.conv(elementwise.relu(image), weights, bias, **more)
         return elementwise.gelu(y)
 
-    for dtype in ("f32", "bf16", "f64"):
-        graph = built(build, dtype)
-        check(constant_weights(graph) if constant else graph)
+    graph = built(build, dtype)
+    check(constant_weights(graph) if constant else graph)
 
 
 # Shapes ---------------------------------------------------------------------------------------------------------------

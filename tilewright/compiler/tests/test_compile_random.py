@@ -23,7 +23,7 @@ from tilewright.machine.registry import resolve_cpu
 from tilewright.options import Options
 from tilewright.runtime.module import Module
 
-SEEDS = 400 if os.environ.get("TILEWRIGHT_FULL") else 24
+SEEDS = 400 if os.environ.get("TILEWRIGHT_FULL") else 12
 OTHERS = ("x86-64-v2", "x86-64-v3", "x86-64-v4")
 RUNNABLE = [name for name in OTHERS if not missing_features(resolve_cpu(name), host())]
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -54,6 +54,7 @@ def test_random_graph(seed: int) -> None:
         np.testing.assert_array_equal(first, second)  # threads share out tiles, never a sum
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("machine", RUNNABLE)
 @pytest.mark.parametrize("seed", range(1000, 1000 + SEEDS // 3))
 def test_random_graph_for_another_machine(seed: int, machine: str) -> None:
@@ -82,6 +83,7 @@ def test_interpreter_agrees_on_the_same_tile_program(seed: int) -> None:
     holds(graph, inputs, shaped)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("machine", ["host", *OTHERS, "aarch64"])
 @pytest.mark.parametrize("seed", range(3000, 3000 + SEEDS // 6))
 def test_text_is_the_only_input_of_code_generation(seed: int, machine: str) -> None:

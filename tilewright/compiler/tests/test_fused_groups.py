@@ -30,6 +30,7 @@ def convolution(channels: int, kernel: int, stride: int, dtypes: tuple[str, str,
     return b.finish([conv.conv(x, w, strides=stride, pads=kernel // 2, out_dtype=dtypes[2], name="y")])
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("channels", [1, 2, 3, 5, 7])
 @pytest.mark.parametrize(("kernel", "stride"), [(1, 1), (2, 1), (3, 2), (7, 2)])
 def test_bytes_are_exact(channels: int, kernel: int, stride: int) -> None:

@@ -37,6 +37,7 @@ def graph_of(build: Build) -> Graph:
     return b.finish([build(b)])
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("machine", ["sm_75", "sm_80", "sm_90a"])
 @pytest.mark.parametrize("name", GRAPHS)
 def test_graphs_agree_with_the_evaluator(name: str, machine: str) -> None:

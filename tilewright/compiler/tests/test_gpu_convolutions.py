@@ -87,6 +87,7 @@ def check(build: Build, choose: Any = by_boxes, **options: Any) -> Compiled:
     return Compiled(plan, code)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(
     ("image", "window", "settings"),
     [

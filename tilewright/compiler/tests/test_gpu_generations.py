@@ -17,6 +17,7 @@ INSTRUCTIONS = {
 }  # fmt: skip
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("machine", NEWEST)
 @pytest.mark.parametrize("dtype", INSTRUCTIONS)
 def test_products_run_on_mma_sync(machine: str, dtype: str) -> None:

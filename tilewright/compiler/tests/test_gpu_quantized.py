@@ -33,15 +33,18 @@ def product(x: str, w: str, sizes: tuple[int, int, int], transposes: str = "") -
     return build
 
 
+@pytest.mark.covering
+@pytest.mark.parametrize(("sizes", "transposes"), [((17, 9, 35), ""), ((100, 65, 31), "b"), ((33, 40, 72), "ab")])
 @pytest.mark.parametrize("machine", SHAPES)
 @pytest.mark.parametrize(("x", "w", "name"), SIGNS)
-def test_every_pair_of_signs_at_ragged_sizes(x: str, w: str, name: str, machine: str) -> None:
+def test_every_pair_of_signs_at_ragged_sizes(
+    x: str, w: str, name: str, machine: str, sizes: tuple[int, int, int], transposes: str
+) -> None:
     """Bytes are read with the signs that they have: below zero, and above 127."""
-    for sizes, transposes in (((17, 9, 35), ""), ((100, 65, 31), "b"), ((33, 40, 72), "ab")):
-        module = check(product(x, w, sizes, transposes), machine)
-        (decided,) = products(module)
-        assert decided["instruction"] == f"{SHAPES[machine]}_{name}_s32"
-        assert f".s32.{name[:2]}.{name[-2:]}.s32" in ptx(module)
+    module = check(product(x, w, sizes, transposes), machine)
+    (decided,) = products(module)
+    assert decided["instruction"] == f"{SHAPES[machine]}_{name}_s32"
+    assert f".s32.{name[:2]}.{name[-2:]}.s32" in ptx(module)
 
 
 @pytest.mark.parametrize(("x", "w", "name"), SIGNS)
@@ -52,10 +55,15 @@ def test_products_of_four_warps(x: str, w: str, name: str) -> None:
     assert (".version 8.4" in ptx(module)) == (x != w)
 
 
-@pytest.mark.parametrize(("x", "w", "x_zero", "w_zero"), TYPES)
+@pytest.mark.covering(1)
+@pytest.mark.parametrize("types", TYPES)
 @pytest.mark.parametrize("build", MODELS, ids=lambda build: build.__name__)
-def test_every_product_of_a_model_runs_on_bytes(build: Any, x: Any, w: Any, x_zero: int, w_zero: int) -> None:
-    """Zero points leave the products: bytes are multiplied, what they add is a correction."""
+def test_every_product_of_a_model_runs_on_bytes(build: Any, types: tuple[Any, Any, int, int]) -> None:
+    """Zero points leave the products: bytes are multiplied, what they add is a correction.
+
+    A pass of graphs rewrites them, for all machines: `test_quantized_products` has every model of every type.
+    """
+    x, w, x_zero, w_zero = types
     graph = build(x, w, x_zero, w_zero)
     (tensor,) = graph.inputs
     limits = np.iinfo(x)

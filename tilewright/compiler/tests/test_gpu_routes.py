@@ -63,6 +63,7 @@ def test_types_that_a_route_has_not_are_told() -> None:
     assert "no matrix instruction takes bf16,bf16->f32 by wmma" in module.explain(all=True)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("machine", ["sm_75", "sm_80"])
 @pytest.mark.parametrize(
     ("transposes", "batch", "epilogue"), [("a", (), "gelu"), ("b", (2,), "residual"), ("ab", (), ""), ("", (2, 3), "")]
@@ -73,6 +74,7 @@ def test_ragged_products(transposes: str, batch: tuple[int, ...], epilogue: str,
         assert products(module)[0]["instruction"] == F16
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", ["i8", "f64"])
 @pytest.mark.parametrize("transposes", ["", "a", "b", "ab"])
 def test_ragged_products_of_bytes_and_of_f64(dtype: str, transposes: str) -> None:

@@ -142,12 +142,11 @@ def test_sort_of_type(dtype: str) -> None:
     agrees(graph, {"x": special((3, 19), dtype), "y": random_array(graph.inputs[1], 2)})
 
 
-@pytest.mark.parametrize("x", ["normal", "equal", "special", "nan"])
 @pytest.mark.parametrize(
     ("n", "k"),
     [(65, 1), (65, 16), (67, 3), (128, 8), (257, 64), (300, 65), (1000, 17), (4097, 100), (4097, 1024), (4097, 4097)],
 )
-def test_selection_of_a_few_from_many(n: int, k: int, x: str) -> None:
+def test_selection_of_a_few_from_many(n: int, k: int) -> None:
     def build(b: GraphBuilder) -> list[Tensor]:
         given = b.input("x", (2, n), "f32")
         return [*reduce.top_k(given, k), *reduce.top_k(given, k, largest=False)]
@@ -155,9 +154,10 @@ def test_selection_of_a_few_from_many(n: int, k: int, x: str) -> None:
     graph = built(build)
     made = {"normal": random_array(graph.inputs[0]), "equal": np.full((2, n), 3, np.float32),
             "special": special((2, n), "f32"), "nan": np.full((2, n), np.nan, np.float32)}  # fmt: skip
-    found = compile_graph(graph, "host", 2, UNCACHED)(made[x])
-    for result, expected in zip(found, evaluate(graph, [made[x]]), strict=True):
-        np.testing.assert_array_equal(result, expected)
+    module = compile_graph(graph, "host", 2, UNCACHED)
+    for name, x in made.items():
+        for result, expected in zip(module(x), evaluate(graph, [x]), strict=True):
+            np.testing.assert_array_equal(result, expected, err_msg=name)
 
 
 @pytest.mark.parametrize("dtype", ["f64", "f16", "bf16", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "bool"])

@@ -11,8 +11,9 @@ from math import inf
 import pytest
 
 from tilewright.instruction.products import ProductKey
-from tilewright.instruction.search import FINALISTS, KEPT, TURNS, Candidate, Choice, Found, search
+from tilewright.instruction.search import Candidate, Choice, Found, search
 from tilewright.operator.product_point import ProductPoint
+from tilewright.search.rounds import FINALISTS, KEPT, TURNS
 
 POINTS = [ProductPoint((rows,), vectors, ("n", "m")) for rows, vectors in product(range(1, 15), range(1, 5))]
 

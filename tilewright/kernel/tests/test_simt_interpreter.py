@@ -231,6 +231,7 @@ def integers(rng: np.random.Generator, *extents: int) -> np.ndarray:
     return rng.integers(-2, 3, extents).astype(np.float16)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(
     ("m", "n", "k", "stages", "warp"),

@@ -10,6 +10,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
+from tests.covering import tries
 from tests.random_distributed import random_distributed
 from tests.random_kernels import RandomKernel
 from tilewright.errors import InvalidProgram
@@ -62,7 +63,7 @@ def test_orders_agree(seed: int) -> None:
 
 
 @pytest.mark.parametrize("one", PASSES, ids=lambda each: each.name)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=tries(5, full=15), deadline=None)
 @example(seed=13773479)  # a factor of a product is the sum of another
 @given(SEEDS)
 def test_pass_keeps_every_bit(one: ModulePass, seed: int) -> None:

@@ -71,6 +71,7 @@ def check_kernel(work: Product, scheduled: Kernel, wanted: Array, arrays: list[A
     return lowered
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("sizes", [(32, 32, 64), (33, 17, 40), (5, 3, 7), (34, 20, 50)], ids=str)
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_product(name: str, sizes: tuple[int, int, int]) -> None:

@@ -3,23 +3,26 @@
 The vector runs along the loop with stride 1 in the output (a reduction's: in its largest input). A pointwise
 kernel that reads along another loop transposes squares, in the order that `crossed` says. Loops are distributed so that
 each program has some thousand elements. Rows that come from main memory are read and written in a pipeline where
-what is under way fits L1 or arithmetic is costly; else a mean and squared deviations take one pass, and passes ask for
-the next row. Outputs that no cache holds bypass the caches.
+what is under way fits L1 or arithmetic is costly; else passes ask for the next row. A sum that can follow another one
+is computed in the pass of that where this takes fewer predicted cycles. Outputs that no cache holds bypass the caches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
-from tilewright.decision import Decision
+from tilewright.dataclass import dataclass
+from tilewright.decision import Cost, Decision
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import COSTLY, Apply, Axis, Read, walk
 from tilewright.machine.description import Cpu
 from tilewright.operator.crossed import crossed_read, order_of_squares
-from tilewright.operator.moments import Moments, moments_of
 from tilewright.operator.passes import passes_of, row_buffers, rows_in_use, walks_inner
+from tilewright.operator.rewrites.following import with_following
+from tilewright.operator.rules.cpu_rows_time import RowTime
 from tilewright.operator.statements import (
     Statements,
     addresses,
@@ -38,6 +41,7 @@ PROGRAMS_PER_THREAD = 4
 PREFETCH_BYTES = 4096  # far enough to cover the latency of DRAM at its bandwidth
 PIPELINE_PREFETCH_BYTES = 8192  # of a row that others are computed on and written beside
 ROW_LEAD = 4  # of L1: what of the row after the next is on its way while the next one is asked for
+WORTH = 1.05  # times longer that passes apart take, from which on sums are joined; less is not for the model to tell
 ELEMENTS_PER_PROGRAM = 1 << 15  # some tens of microseconds of element-wise work
 
 
@@ -50,6 +54,7 @@ def schedule_rows(
     statements: Statements, machine: Cpu, threads: int, subject: str, lanes: int = 0
 ) -> tuple[Kernel, Decision]:
     """The kernel of these statements; vectors have `lanes` lanes where an instruction was chosen."""
+    statements = with_following(statements)
     lanes = lanes or vector_lanes(machine)
     outer, inner = outer_loops(statements), inner_loops(statements)
     vector = _vector_loop(statements, lanes)
@@ -74,24 +79,22 @@ def schedule_rows(
             unroll, unroll_extent = candidate.name, min(4, candidate.size)
     tiled = {vector.name: length, unroll: unroll_extent}
     streams = _streams(statements, machine) if length % lanes == 0 else ()
-    stages = _stages(statements, vector, machine) if streams else ()
-    moments = None if stages else _moments(statements, vector, length, machine)
+    way = _way(statements, vector, length, lanes, machine, threads, streams)
+    joined, stages = way.joined, way.starts
     blocks = _programs(statements, tiled, threads, len(stages))
     places = {name: place for place, name in enumerate(order or (unroll, vector.name))}
     loops = [
         SpatialLoop(axis, tiled.get(axis.name, 1), blocks.get(axis.name, 1), lanes if axis == vector else 0)
         for axis in sorted(outer, key=lambda axis: places.get(axis.name, -1))
     ]
-    asked = _prefetches(statements, vector, length, machine, bool(stages), moments)
-    hints = _hints(statements, streams, moments, asked)
-    tree = row_tree(statements, loops, (vector.name, length) if inside else None, lanes, hints, stages)
+    asked = _prefetches(statements, vector, length, machine, bool(stages), joined)
+    hints = _hints(statements, streams, joined, asked)
+    tree = row_tree(statements, loops, (vector.name, length) if inside else None, lanes, hints, stages, joined)
     place = "an inner loop" if inside else "an outer loop"
     beside = f", {unroll_extent} points of {unroll} beside it" if unroll else ""
     beside += ", along the lines that are read" if order else ""
-    beside += f", {moments.total} and {moments.squares} in one pass, for rows come from main memory" if moments else ""
-    return Kernel(statements, tree), Decision(
-        f"vector of {subject}", f"{length} points of {vector.name}{beside}", f"{place} with stride 1"
-    )
+    decision = Decision(f"vector of {subject}", f"{length} points of {vector.name}{beside}", f"{place} with stride 1")
+    return Kernel(statements, tree), way.explained(decision, prod(axis.size for axis in outer))
 
 
 # The tree -------------------------------------------------------------------------------------------------------------
@@ -104,20 +107,21 @@ def row_tree(
     lanes: int = 1,
     hints: Mapping[str, Sequence[Hint]] | None = None,
     starts: Collection[int] = (),
+    joined: Collection[str] = (),
 ) -> TileTree:
     """Tiles of the outer `loops` around the passes, which run in turn or in a pipeline of rows.
 
     `vector` is an inner loop with its points in one step; without it, vectors run along the outer loop that has lanes.
     `hints` are those of leaves, by name. `starts` numbers the passes over the inner loops with which the stages of a
-    pipeline begin.
+    pipeline begin. Sums that are `joined` are in the pass of the reduction that they follow.
     """
-    buffers, inner = row_buffers(statements), inner_loops(statements)
+    buffers, inner = row_buffers(statements, joined), inner_loops(statements)
     rows = [(loop.axis.name, loop.quantum) for loop in loops if loop.quantum > 1 and not loop.vector_lanes]
     across = next(((loop.axis.name, loop.quantum) for loop in loops if loop.vector_lanes), None)
     stages: list[list[list[Statement]]] = [[]]
     trees: list[list[TileTree]] = [[]]
     swept = 0
-    for step in passes_of(statements, buffers):
+    for step in passes_of(statements, buffers, joined):
         sweeps = walks_inner(step[-1], statements)
         if sweeps and swept and swept in starts:
             stages.append([])
@@ -146,19 +150,16 @@ def _trips(inner: Sequence[Axis], vector: tuple[str, int] | None) -> list[tuple[
 def _hints(
     statements: Sequence[Statement],
     streams: Collection[str],
-    moments: Moments | None,
+    joined: Collection[str],
     asked: Sequence[tuple[int, Hint]],
 ) -> dict[str, list[Hint]]:
     """The hints of leaves by name: `streams` bypass the caches, and `asked` has what passes prefetch, by number."""
     found: dict[str, list[Hint]] = {each.name: [] for each in statements}
     for name in streams:
         found[name].append(Hint("stream"))
-    for name in (moments.total, moments.squares) if moments is not None else ():
-        found[name].append(Hint("one_pass"))
-    passes = [step[-1] for step in passes_of(statements, row_buffers(statements))]
+    passes = [step[-1] for step in passes_of(statements, row_buffers(statements, joined), joined)]
     if inner_loops(statements):
-        joined = moments.squares if moments is not None else ""
-        passes = [each for each in passes if walks_inner(each, statements) and each.name != joined]
+        passes = [each for each in passes if walks_inner(each, statements)]
     for number, hint in asked:
         if number < len(passes):
             found[passes[number].name].append(hint)
@@ -241,32 +242,73 @@ def _streamed(statements: Statements, vector: Axis, machine: Cpu) -> list[tuple[
     return list(found.values())
 
 
-def _moments(statements: Statements, vector: Axis, length: int, machine: Cpu) -> Moments | None:
-    """Sum and squared deviations that take one pass: of rows longer than a vector that come from main memory."""
-    if inner_loops(statements) != (vector,) or vector.size < length or not _streamed(statements, vector, machine):
-        return None
-    return moments_of(statements)
+@dataclass(frozen=True)
+class _Way:
+    """How a row is computed: sums `joined` to the reduction that they follow, or where the stages of a pipeline begin.
+
+    `cycles` are predicted of a row, `others` those of the other way, by what it is.
+    """
+
+    joined: tuple[str, ...] = ()
+    reduction: str = ""
+    starts: tuple[int, ...] = ()
+    cycles: float = 0.0
+    others: tuple[str, float] | None = None
+
+    def explained(self, decision: Decision, rows: int) -> Decision:
+        """The decision with what was compared."""
+        if self.others is None:
+            return decision
+        beside = f", {' and '.join(self.joined)} in one pass with {self.reduction}" if self.joined else ""
+        name, cycles = self.others
+        return replace(
+            decision,
+            chosen=decision.chosen + beside,
+            reason=f"{decision.reason}, and {self.cycles:.0f} predicted cycles of a row",
+            runner_up=name,
+            runner_up_reason=f"{cycles:.0f} predicted cycles of a row",
+            cost=Cost(cycles=rows * self.cycles),
+            runner_up_cost=Cost(cycles=rows * cycles),
+        )
+
+
+def _way(
+    statements: Statements, vector: Axis, length: int, lanes: int, machine: Cpu, threads: int, streams: Collection[str]
+) -> _Way:
+    """The way with the fewest predicted cycles of a row: a pass for every sum, maybe in a pipeline, or fewer passes."""
+    starts = _stages(statements, vector, machine) if streams else ()
+    rules = {each.name: each.follows.reduction for each in statements if each.follows is not None}
+    first = next(iter(rules.values()), "")
+    joined = tuple(name for name, reduction in rules.items() if reduction == first)
+    if not joined or inner_loops(statements) != (vector,) or vector.size < length:
+        return _Way(starts=starts)
+    far = [*streams, *(read.tensor.name for read, _ in _streamed(statements, vector, machine))]
+    time = RowTime(statements, vector, lanes, machine, threads, far)
+    apart, together = time.cycles((), starts), time.cycles(joined)
+    if WORTH * together < apart:
+        return _Way(joined, first, (), together, ("a pipeline of rows" if starts else "a pass for every sum", apart))
+    return _Way((), first, starts, apart, (f"{' and '.join(joined)} in one pass with {first}", together))
 
 
 def _prefetches(
-    statements: Statements, vector: Axis, length: int, machine: Cpu, pipelined: bool, moments: Moments | None
+    statements: Statements, vector: Axis, length: int, machine: Cpu, pipelined: bool, joined: Collection[str]
 ) -> list[tuple[int, Hint]]:
     """Which of the streamed inputs each step asks for, how far ahead, with the number of the pass.
 
     A single pass, and the first of a pipeline, ask a few kilobytes ahead. Several passes in turn ask for the next row,
     so that it arrives while this row is computed on and written: all but the first, each for its share of every step.
-    With two passes, because moments take one, the second asks a part of L1 ahead of the next row, and the first as far
-    ahead in its own, for lines that did not stay.
+    With two passes, because one computes two sums, the second asks a part of L1 ahead of the next row, and the first as
+    far ahead in its own, for lines that did not stay.
     """
     passes = sum(1 for each in statements if each.accum is not None or each.address is not None)
-    passes -= 1 if moments is not None else 0
+    passes -= len(joined)
     found = []
     for read, row in _streamed(statements, vector, machine):
         name, size = read.tensor.name, dtypes.size_bytes(read.tensor.dtype)
         lead, beyond = PREFETCH_BYTES // size, machine.caches[0].bytes // ROW_LEAD // size
         if pipelined or not (inner_loops(statements) == (vector,) and passes > 1 and row):
             distances = [(0, PIPELINE_PREFETCH_BYTES // size if pipelined else lead, length)]
-        elif moments is not None and passes == 2:
+        elif joined and passes == 2:
             distances = [(0, beyond, length), (1, row + beyond, length)]
         else:
             share = -(-length // (passes - 1))

@@ -10,7 +10,8 @@ Candidates differ in warps, in how many of a block's threads share a row, and in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import gcd, inf, prod
 
 from tilewright.decision import Cost, Decision, Refusal
@@ -20,8 +21,8 @@ from tilewright.layouts.bits import log2, power_from
 from tilewright.layouts.blocked import Blocked
 from tilewright.machine.description import Gpu
 from tilewright.operator.block_rows import BlockRows
-from tilewright.operator.online import Online, online_of
-from tilewright.operator.passes import values_read
+from tilewright.operator.passes import follows, values_read
+from tilewright.operator.rewrites.following import with_following
 from tilewright.operator.rules.gpu_rows_time import Model, RowsTile, Time
 from tilewright.operator.statements import Statements, covering, outer_loops
 from tilewright.tiles.kernel import Kernel, Statement
@@ -33,7 +34,8 @@ MOST_ACCESSES = 8  # of a thread in a pointwise kernel, however narrow: what it 
 
 
 def schedule_on_blocks(statements: Statements, machine: Gpu, subject: str) -> tuple[Kernel, Decision]:
-    """The tile of a block with the shortest predicted time."""
+    """The tile of a block with the shortest predicted time, and which sums follow another in its pass."""
+    statements = with_following(statements)
     model = Model(statements, machine)
     ranked = _ranked(model)
     refused: dict[str, Refusal] = {}  # by every rule the best one, as far as it is better than what is chosen
@@ -46,7 +48,8 @@ def schedule_on_blocks(statements: Statements, machine: Gpu, subject: str) -> tu
     if not ranked:
         raise _nothing_fits(machine, subject, refused.values())
     seconds, _, chosen, time = ranked[0]
-    second = next((each for each in ranked[1:] if each[2].points != chosen.points), None)
+    own = (chosen.points, chosen.joined)
+    second = next((each for each in ranked[1:] if (each[2].points, each[2].joined) != own), None)
     cycles = seconds * machine.clock_hz
     reason = (
         f"{cycles:.0f} predicted cycles, fewest of {len(ranked)}: {time.blocks} blocks, {time.resident} at once on "
@@ -94,7 +97,8 @@ def _text(candidate: RowsTile, statements: Statements) -> str:
         ", rows in registers" if candidate.holds_rows(statements) and any(each.accum for each in statements) else ""
     )
     unrolled = f", {' and '.join(candidate.unrolled)} unrolled" if candidate.unrolled else ""
-    return f"{dims} on {warps}{threads}{passes}{unrolled}"
+    joined = f", {' and '.join(candidate.joined)} in the pass that it follows" if candidate.joined else ""
+    return f"{dims} on {warps}{threads}{passes}{unrolled}{joined}"
 
 
 # The tree -------------------------------------------------------------------------------------------------------------
@@ -103,11 +107,9 @@ def _text(candidate: RowsTile, statements: Statements) -> str:
 def kernel_on_blocks(statements: Statements, candidate: RowsTile) -> Kernel:
     """The scheduled kernel: blocks of the grid around passes; each walks the chunks of the inner loops.
 
-    What a pass computes per element and nothing stores has no leaf: it is computed where it is read. The largest value
-    and the sum of exponentials of a softmax have the hint `one_pass`.
+    What a pass computes per element and nothing stores has no leaf: it is computed where it is read.
     """
-    joined = online_of(statements)
-    passes = _passes(statements, joined, candidate.holds_rows(statements))
+    passes = _passes(statements, candidate.joined)
     chunked = [axis.name for axis, _, count in candidate.chunks(statements) if count > 1]
     rows = BlockRows(
         statements=statements,
@@ -118,36 +120,30 @@ def kernel_on_blocks(statements: Statements, candidate: RowsTile) -> Kernel:
         threads=candidate.threads,
         looped=tuple(name for name in chunked if name not in candidate.unrolled),
         unrolled=tuple(name for name in chunked if name in candidate.unrolled),
-        one_pass=frozenset() if joined is None else frozenset((joined.largest, joined.total)),
     )
     return Kernel(statements, rows.tree())
 
 
-def _passes(statements: Statements, joined: Online | None, held: bool) -> list[list[Statement]]:
+def _passes(statements: Statements, joined: Collection[str]) -> list[list[Statement]]:
     """The passes in order: sums that do not need each other are in one, every other value is in one of its own.
 
-    Where rows are not held, the two of `joined` follow each other.
+    Sums that are `joined` are in that of the reduction that they follow.
     """
     passes: list[list[Statement]] = []
     waiting: list[Statement] = []  # sums that one pass may take
-    together = [] if joined is None or held else [joined.largest, joined.total]
-    values, inlined = {each.name: each for each in statements}, covering(statements)
+    inlined = covering(statements)
     for each in statements:
-        if (each.name in inlined and each.address is None) or each.name in together[:1]:
+        if (each.name in inlined and each.address is None) or each.name in joined:
             continue
-        if each.name in together[1:]:  # the row may be computed from those that wait
-            passes += [waiting] if waiting else []
-            passes += [[values[name]] for name in together]
-            waiting = []
-            continue
+        following = [sum_ for sum_ in statements if sum_.name in joined and follows(sum_, each)]
         needed = values_read(each.body, inlined)
-        if waiting and (each.accum is None or any(sum_.name in needed for sum_ in waiting)):
+        if waiting and (following or each.accum is None or any(sum_.name in needed for sum_ in waiting)):
             passes.append(waiting)
             waiting = []
-        if each.accum is not None:
+        if each.accum is not None and not following:
             waiting.append(each)
         else:
-            passes.append([each])
+            passes.append([each, *following])
     return [*passes, waiting] if waiting else passes
 
 
@@ -159,6 +155,7 @@ class _Candidates:
 
     def __init__(self, model: Model) -> None:
         self.outer, self.inner, self.machine = model.outer, model.inner, model.machine
+        self.statements, self.followers = model.statements, tuple(model.followers)
         self.lanes = model.machine.warp_sizes[0]
         self.heavy = model.heavy()
         self.fast = self._fast()
@@ -168,6 +165,13 @@ class _Candidates:
         self.crossed = self._crossed()
 
     def all(self) -> Iterator[RowsTile]:
+        """All tiles; those that do not hold rows also with sums that follow another in its pass."""
+        for tile in self._tiles():
+            if self.followers and not tile.holds_rows(self.statements):
+                yield replace(tile, joined=self.followers)
+            yield tile
+
+    def _tiles(self) -> Iterator[RowsTile]:
         """Tiles with the fast loop inside or outside, and the tile of one element where there is no loop."""
         if self.fast is None:
             yield RowsTile(unrolled=self._unrolled({}))

@@ -15,12 +15,11 @@ import numpy as np
 from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
 from tilewright.expr.affine import Affine, affine
-from tilewright.expr.core import COSTLY, Apply, Axis, Read, walk
+from tilewright.expr.core import COSTLY, Apply, Axis, Expr, Read, walk
 from tilewright.expr.dtypes import INDEX
 from tilewright.layouts.bits import log2
 from tilewright.layouts.blocked import Blocked
 from tilewright.machine.description import Gpu
-from tilewright.operator.online import online_of
 from tilewright.operator.statements import Statements, covering, inner_loops, outer_loops
 from tilewright.tiles.loops import SpatialLoop
 
@@ -32,6 +31,7 @@ COSTLY_INSTRUCTIONS = 20  # of functions that were not counted: between the abov
 THREAD_INSTRUCTIONS = 30  # of a thread whatever its elements: its number, addresses, what a row is divided by
 SHUFFLE_INSTRUCTIONS = 2  # of one step of a butterfly for one result: the shuffle, the sum
 EXCHANGE_INSTRUCTIONS = 10  # of a reduction over warps: its addresses, a store, two barriers, a load, a condition
+MEAN_INSTRUCTIONS = 14  # of a running mean in a trip: elements so far, their reciprocal, the step of the mean
 SPARE_REGISTERS = 24  # of a thread: addresses, bounds, what a function keeps
 TOGETHER = 24  # registers of a thread that loads under way wait for: what the assembler leaves so of softmax and norms
 MOST_LIVE = 6  # of a thread's tiles: what has been used makes room
@@ -58,13 +58,15 @@ class RowsTile:
     """A candidate: the tile of a block. `points` of the loops that are its dimensions, outer loops first.
 
     Extents are powers of two; what a tile has beyond the end of a loop is masked. `threads` says which thread holds
-    which element (None for a tile of one element). Loops in `unrolled` are written out.
+    which element (None for a tile of one element). Loops in `unrolled` are written out. Sums in `joined` are computed
+    in the pass of the reduction that they follow.
     """
 
     points: Mapping[str, int] = field(default_factory=dict)
     threads: Blocked | None = None
     warps: int = 1
     unrolled: tuple[str, ...] = ()
+    joined: tuple[str, ...] = ()
 
     def grid(self, statements: Statements) -> list[SpatialLoop]:
         """The outer loops, a tile per block."""
@@ -133,17 +135,19 @@ class Model:
         self.latency = machine.dram.latency_seconds
         self.wanted = self.latency * self.bandwidth / machine.multiprocessors  # bytes under way on each
         self.sums = sum(1 for each in statements if each.accum is not None)
+        # Sums that can follow the first reduction that some follow, and what their running values take in a trip.
+        found = [(each.name, each.follows) for each in statements if each.follows is not None]
+        self.followers = {name: rule for name, rule in found if rule.reduction == found[0][1].reduction}
+        accums = {each.name: each.accum for each in statements}
+        self.running = sum(1 + self._operations(rule.factor) for rule in self.followers.values() if rule.factor)
+        if any(accums[rule.reduction] == "sum" for rule in self.followers.values()):
+            self.running += MEAN_INSTRUCTIONS
         # Passes over the inner loops where a row does not stay: every sum, and every value that is stored.
-        self.online = online_of(statements) is not None
-        stored = sum(each.address is not None for each in covers.values())
-        self.passes = max(1, self.sums - self.online + stored)
+        self.stored = sum(each.address is not None for each in covers.values())
         # Those of every element; what is computed once per row is next to nothing.
         elements = [each for each in statements if not self.inner or each.accum is not None or each.name in covers]
         self.operations = sum(each.accum is not None for each in elements) + sum(
-            self._instructions(operation)
-            for each in elements
-            for operation in walk(each.body)
-            if isinstance(operation, Apply) and operation.dtype != INDEX
+            self._operations(each.body) for each in elements
         )
 
     def time(self, tile: RowsTile) -> Time:
@@ -168,7 +172,7 @@ class Model:
             limits.append(machine.shared_bytes_per_multiprocessor // exchanged)
         resident = max(1, min(*limits, -(-blocks // machine.multiprocessors)))
         held = tile.holds_rows(self.statements)
-        times = 1 if held else self.passes
+        times = 1 if held else max(1, self.sums - len(tile.joined) + self.stored)
         unrolled = prod(axis.size for axis in self.inner if axis.name in tile.unrolled)
         trips = prod(count for _, _, count in tile.chunks(self.statements))
         vector = 1 if tile.threads is None else prod(tile.threads.size_per_thread)
@@ -183,6 +187,7 @@ class Model:
         under_way = resident * reads / blocks / waits / times
         accesses = sum(self._access_instructions(access, tile, each) for access in self.accesses)
         instructions = (each * unrolled * self.operations + accesses) * trips // unrolled * times
+        instructions += self.running * self._results(tile) * trips if tile.joined else 0
         combining = self._combining(tile)
         # While a warp computes it waits for nothing: other blocks do.
         own = ISSUE_CYCLES * instructions
@@ -244,6 +249,11 @@ class Model:
         count = len(places) * apart
         return -(-count // width) + (count if access.element < 4 else 0)  # narrow ones are converted
 
+    def _operations(self, body: Expr) -> int:
+        """Instructions of one element."""
+        found = [each for each in walk(body) if isinstance(each, Apply) and each.dtype != INDEX]
+        return sum(map(self._instructions, found))
+
     def _instructions(self, operation: Apply) -> int:
         """Of one element; what is divided by a value of its row is multiplied by the reciprocal of that."""
         name = operation.function
@@ -257,7 +267,7 @@ class Model:
         live = min(MOST_LIVE, max(1, reads))
         sums = 0
         if not tile.holds_rows(self.statements):
-            live += self.online  # values and their exponentials
+            live += len(tile.joined)  # elements and what they add to the sum that follows
             sums = self.sums * self._results(tile)
         wide = max((access.element for access in self.accesses), default=4) > 4
         unrolled = min(self.together(each), prod(axis.size for axis in self.inner if axis.name in tile.unrolled))

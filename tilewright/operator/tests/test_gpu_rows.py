@@ -11,12 +11,13 @@ from tilewright.layouts.blocked import Blocked
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
 from tilewright.operator.block_rows import block_rows
+from tilewright.operator.rewrites.following import with_following
 from tilewright.operator.rewrites.split_reduction import split_reduction
 from tilewright.operator.rules.gpu_rows import kernel_on_blocks, predicted, schedule_on_blocks
 from tilewright.operator.rules.gpu_rows_time import RowsTile
 from tilewright.operator.rules.split import choose_split
 from tilewright.operator.statements import Statements, inner_loops, outer_loops
-from tilewright.tiles.kernel import Kernel, Statement, expressions
+from tilewright.tiles.kernel import Kernel, Statement, expressions, joined
 from tilewright.tiles.legality import check
 from tilewright.tiles.notation import print_tree
 from tilewright.tiles.problem import Problem
@@ -47,7 +48,7 @@ def summed(rows: int, columns: int, along: int) -> Statements:
 def tile_of(kernel: Kernel) -> RowsTile:
     """What the tree says of a block."""
     tree = block_rows(kernel)
-    return RowsTile(tree.points, tree.threads, tree.warps, tree.unrolled)
+    return RowsTile(tree.points, tree.threads, tree.warps, tree.unrolled, tuple(joined(kernel)))
 
 
 def kernel_of(statements: Statements, machine: str = "sm_90a") -> Kernel:
@@ -82,7 +83,7 @@ def softmax(rows: int, columns: int, first: str = "") -> Statements:
 
 HELD = RowsTile({"i": 2, "j": 128}, Blocked((1, 4), (1, 32), (2, 1), (1, 0)), 2)
 HELD_GRID = f'@DRAM par i:4 with warps(2, 1), blocked("{HELD.threads}")'
-CUT = RowsTile({"j": 128}, Blocked((4,), (32,), (1,), (0,)))
+CUT = RowsTile({"j": 128}, Blocked((4,), (32,), (1,), (0,)), joined=("total",))
 CUT_GRID = f'@DRAM par i:7 with warps(1, 1), blocked("{CUT.threads}")'
 
 
@@ -92,26 +93,27 @@ CUT_GRID = f'@DRAM par i:7 with warps(1, 1), blocked("{CUT.threads}")'
         (
             softmax(7, 100), HELD,
             f"{HELD_GRID} {{ seq["
-            "@REG par i:2, j:128 { op largest with one_pass }, @REG par i:2, j:128 { op total with one_pass }, "
+            "@REG par i:2, j:128 { op largest }, @REG par i:2, j:128 { op total }, "
             "@REG par i:2, j:128 { op y }] }",
         ),
         (
             softmax(7, 1000), CUT,
             f"{CUT_GRID} {{ seq["
-            "@L1 for j:8 { @REG par j:128 { op largest with one_pass } }, "
-            "@L1 for j:8 { @REG par j:128 { op total with one_pass } }, @L1 for j:8 { @REG par j:128 { op y } }] }",
+            "@L1 for j:8 { seq[@REG par j:128 { op largest }, @REG par j:128 { op total }] }, "
+            "@L1 for j:8 { @REG par j:128 { op y } }] }",
         ),
         (
             softmax(7, 100, "sum"), HELD,
             f"{HELD_GRID} {{ seq["
-            "seq[@REG par i:2, j:128 { op first }, @REG par i:2, j:128 { op largest with one_pass }], "
-            "@REG par i:2, j:128 { op total with one_pass }, @REG par i:2, j:128 { op y }] }",
+            "seq[@REG par i:2, j:128 { op first }, @REG par i:2, j:128 { op largest }], "
+            "@REG par i:2, j:128 { op total }, @REG par i:2, j:128 { op y }] }",
         ),
         (
             softmax(7, 1000, "sum"), CUT,
             f"{CUT_GRID} {{ seq["
-            "@L1 for j:8 { @REG par j:128 { op first } }, @L1 for j:8 { @REG par j:128 { op largest with one_pass } }, "
-            "@L1 for j:8 { @REG par j:128 { op total with one_pass } }, @L1 for j:8 { @REG par j:128 { op y } }] }",
+            "@L1 for j:8 { @REG par j:128 { op first } }, "
+            "@L1 for j:8 { seq[@REG par j:128 { op largest }, @REG par j:128 { op total }] }, "
+            "@L1 for j:8 { @REG par j:128 { op y } }] }",
         ),
         (
             summed(3, 5, 1), RowsTile(unrolled=("j",)),
@@ -122,7 +124,7 @@ CUT_GRID = f'@DRAM par i:7 with warps(1, 1), blocked("{CUT.threads}")'
 )  # fmt: skip
 def test_the_tree_is_blocks_around_passes(statements: Statements, tile: RowsTile, text: str) -> None:
     """Sums that do not need each other are one pass; where rows are cut, those of a softmax follow each other."""
-    kernel = kernel_on_blocks(statements, tile)
+    kernel = kernel_on_blocks(with_following(statements), tile)
     assert print_tree(kernel.tree) == text
     check(kernel.tree, Problem.of(expressions(kernel)), imperfect=True)
     assert tile_of(kernel) == tile

@@ -32,7 +32,7 @@ from tilewright.instruction.model import Hierarchy, hierarchy
 from tilewright.instruction.physical import physical
 from tilewright.instruction.products import MappedProduct
 from tilewright.instruction.relayout import apply_mappings, call, fold_constants
-from tilewright.instruction.search import LEAST_GAIN, Choice, Found, search
+from tilewright.instruction.search import Choice, Found, search
 from tilewright.instruction.validation import judge
 from tilewright.intrinsics.composite import outer
 from tilewright.intrinsics.registry import Registry, standard
@@ -45,6 +45,7 @@ from tilewright.reproduce.experiment import Table, pinned, positive
 from tilewright.reproduce.pictures import Bars, Picture
 from tilewright.runtime.calibrate import calibrated
 from tilewright.runtime.module import Module
+from tilewright.search.rounds import LEAST_GAIN
 
 TRIALS = 416  # points drawn per search
 GROUP, RATIO = 32, 1 / 32  # drawn at a time, and the part of it that is measured: the one that is predicted to be best

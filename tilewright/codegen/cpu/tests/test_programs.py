@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from xdsl.dialects.builtin import ModuleOp
 
+from tests.covering import some
 from tests.random_kernels import random_kernel
 from tilewright.codegen.cpu import pipeline
 from tilewright.codegen.cpu.target import target_of
@@ -57,6 +58,7 @@ def agrees(module: ModuleOp, inputs: list[Array], outputs: list[Array], machine:
             np.testing.assert_allclose(found.astype(np.float64), wanted.astype(np.float64), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("machine", RUNNABLE)
 @pytest.mark.parametrize("seed", range(0, 18, 6))
 def test_random_programs_agree_with_the_interpreter(seed: int, machine: str) -> None:
@@ -68,7 +70,7 @@ def test_random_programs_agree_with_the_interpreter(seed: int, machine: str) -> 
 @pytest.mark.parametrize("machine", ALL)
 def test_no_library_is_called(machine: str) -> None:
     """Whatever the features are, all arithmetic is in the object itself, conversions of f16 and bf16 too."""
-    for seed in range(100, 103):
+    for seed in some(range(100, 103), 1):
         kernel = random_kernel(seed, functions=True)
         assert not undefined_symbols(compile_program(kernel.module, machine).code), f"seed {seed}"
 
@@ -130,6 +132,7 @@ def test_nontemporal_stores_ask_for_aligned_addresses_only() -> None:
         agrees(module, [np.arange(68, dtype=np.float32)], [np.zeros(68, np.float32)], machine)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 6, 16, 17, 23])
 @pytest.mark.parametrize(
     ("intrinsic", "group", "dtypes", "feature"),
@@ -174,6 +177,7 @@ def test_products_of_words(
         agrees(module, inputs, [np.zeros(c_size, np.float32)])
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("machine", RUNNABLE)
 @pytest.mark.parametrize("element", ["i8", "i32", "f32", "f64"])
 @pytest.mark.parametrize("n", [1, 3, 16, 37])

@@ -17,6 +17,7 @@ def real(x: Any) -> Any:
     return torch.view_as_real(x.resolve_conj())
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("length", [1, 2, 5, 63, 67, 96, 200, 1155])
 @pytest.mark.parametrize("norm", ["backward", "ortho", "forward"])
 def test_transforms_of_one_dimension(length: int, norm: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.covering import FULL, rows
 from tests.random_graphs import graphs, random_inputs
 from tilewright.compiler.compile import compile_graph
 from tilewright.errors import InvalidArgument
@@ -137,9 +138,18 @@ def test_the_network_is_rewritten_as_it_should_be() -> None:
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)  # weights are rounded once more
 
 
-@pytest.mark.parametrize(
-    "disable", [(), *((name,) for name in NAMES), *combinations(NAMES[3:], 2), NAMES], ids="+".join
+SETS = (
+    combinations(NAMES[3:], 2)
+    if FULL
+    else [
+        [name for name, off in zip(NAMES[3:], row, strict=True) if off]
+        for row in rows(*[(False, True)] * len(NAMES[3:]))
+    ]
 )
+"""Any two are off together in one of these, and one without the other in another."""
+
+
+@pytest.mark.parametrize("disable", [(), *((name,) for name in NAMES), *map(tuple, SETS), NAMES], ids="+".join)
 def test_compiled_with_any_pass_switched_off(disable: tuple[str, ...]) -> None:
     module = compile_graph(network(), threads=1, options=Options(cache=False, disable=disable))
     for found, expected in zip(module(image()), reference(), strict=True):

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xdsl.dialects.builtin import ModuleOp
 
+from tests.covering import tries
 from tests.random_kernels import RandomKernel, random_kernel
 from tilewright.errors import InvalidArgument
 from tilewright.kernel.interpreter import run_main
@@ -33,7 +34,7 @@ def same(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 @pytest.mark.parametrize("name", sorted(name for name in OPTIMISATIONS if WORKS_ON.get(name, (TILE, TILE))[0] == TILE))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=tries(6, full=15), deadline=None)
 @given(st.integers(0, 2**32))
 def test_pass_keeps_every_bit(name: str, seed: int) -> None:
     kernel = random_kernel(seed, size=25)

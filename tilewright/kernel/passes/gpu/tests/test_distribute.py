@@ -122,6 +122,7 @@ PRODUCTS = [
 ]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(("intrinsic", "a", "c", "of", "to"), PRODUCTS, ids=[each[0] for each in PRODUCTS])
 @pytest.mark.parametrize(
     ("warps", "block"), [(1, (16, 8, 32)), (4, (64, 64, 32)), (2, (32, 16, 64)), (8, (32, 64, 32))], ids=str
@@ -140,6 +141,7 @@ def test_products_on_matrix_instructions(
 # Loads that run ahead ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("stages", [2, 3, 4])
 @pytest.mark.parametrize("depth", [16, 32, 64, 112])
 @pytest.mark.parametrize("warps", [1, 4])

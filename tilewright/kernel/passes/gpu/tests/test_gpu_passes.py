@@ -168,6 +168,7 @@ def test_one_slice_is_loaded_while_another_is_multiplied() -> None:
     check(module, text, product_operands(*sizes), ("descending",))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("stages", [2, 3, 4])
 @pytest.mark.parametrize("trips", [2, 3, 5])
 def test_fragments_of_the_next_step_are_read_ahead(stages: int, trips: int) -> None:

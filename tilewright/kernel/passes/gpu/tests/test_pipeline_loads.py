@@ -69,6 +69,7 @@ def compiled(text: str, **settings: Any) -> Any:
     return module
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("memory", MEMORIES)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("stages", [2, 3, 4])

@@ -1,9 +1,8 @@
-"""`tilewright validate`: deductions of this compiler beside answers that were recorded from another one."""
+"""`tilewright validate mma-schedule`: schedules of matrix products beside those recorded from another compiler."""
 
 from __future__ import annotations
 
 import json
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -24,13 +23,6 @@ exit status: 0 every row matches, 1 some do not,
 SHOWN = 20  # mismatches printed as text
 
 
-class Subject(StrEnum):
-    """What is compared."""
-
-    MMA_SCHEDULE = "mma-schedule"
-
-
-What = Annotated[Subject, typer.Argument(metavar="mma-schedule", help="what to compare", show_default=False)]
 Data = Annotated[
     Path,
     typer.Option("--data", metavar="FILE.csv", help="one matmul and its recorded configuration per row",
@@ -41,7 +33,7 @@ PolicyName = Annotated[
 ]
 
 
-def validate(what: What, data: Data, policy: PolicyName = "iree-3.6", as_json: AsJson = False) -> None:
+def validate(data: Data, policy: PolicyName = "iree-3.6", as_json: AsJson = False) -> None:
     """Deduce every row of a table again and list the rows and columns that differ.
 
     The columns are target, M, N, K, a, b, c (the matmul) and pipeline, workgroup_size, subgroup_size, mma, workgroup,

@@ -1,0 +1,28 @@
+"""Which optimisations of GPUs change a program: to leave out any other one would run the same code again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+
+from tilewright.kernel.passes.table import OPTIMISATIONS, pipeline
+from tilewright.kernel.text import print_module
+
+
+def working_passes(module: ModuleOp, passes: Sequence[ModulePass] | None = None) -> list[str]:
+    """Names of the optimisations that change the program, in order, when the passes of GPUs run on it, in place.
+
+    Passes are functions of the program: without one that changes nothing wherever it runs, all of the others find what
+    they found with it.
+    """
+    before, found = print_module(module), []
+    for each in pipeline("gpu") if passes is None else passes:
+        each.apply(Context(), module)
+        after = print_module(module)
+        if after != before and each.name in OPTIMISATIONS:
+            found.append(each.name)
+        before = after
+    return list(dict.fromkeys(found))

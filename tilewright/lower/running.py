@@ -1,0 +1,254 @@
+"""A reduction and the sums that follow its value, in one pass over a row (`tiles.kernel.Follows`).
+
+A row is distributed to lanes, each of which takes some elements in a step and has a running value and sums of its own;
+the parts of all lanes are put together behind the last step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from xdsl.ir import SSAValue
+
+from tilewright.dataclass import dataclass
+from tilewright.expr import dtypes
+from tilewright.expr.core import Expr, Read, identity
+from tilewright.kernel import dialect as tile
+from tilewright.lower.body import FUNCTIONS, BodyEmitter, Value, combine, computed_in
+from tilewright.lower.builder import KernelBuilder
+from tilewright.tiles.kernel import AFTER, BEFORE, ELEMENT, Follows, Statement, placeholder
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """How a row is distributed: `extents` are those of one number per lane, `count` the lanes of a row.
+
+    A lane takes `elements` of a row in a step. `fold` reduces the elements of a step to one number per lane, `unfold`
+    repeats that for its elements; `combine` reduces numbers of lanes to one per row, `spread` repeats that.
+    """
+
+    extents: tuple[int, ...]
+    count: int
+    elements: int
+    fold: Callable[[SSAValue, str], SSAValue]
+    unfold: Callable[[SSAValue], SSAValue]
+    combine: Callable[[SSAValue, str], SSAValue]
+    spread: Callable[[SSAValue], SSAValue]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What some elements of a row come to: the running value, and the sums at it."""
+
+    value: Value
+    sums: tuple[Value, ...]
+
+    @property
+    def ssa(self) -> list[SSAValue]:
+        return [self.value.ssa, *(each.ssa for each in self.sums)]
+
+
+class Running:
+    """The code of one such pass: `start`, a `step` for some elements of all lanes, and `finish`.
+
+    `points` are those of a row in all steps together. With `ragged`, some lanes have fewer of them than others.
+    """
+
+    def __init__(
+        self, builder: KernelBuilder, reduction: Statement, followers: Sequence[Statement], lanes: Lanes, points: int,
+        ragged: bool = False,
+    ) -> None:  # fmt: skip
+        assert isinstance(reduction.accum, str)
+        self.builder, self.accum, self.lanes = builder, reduction.accum, lanes
+        self.dtype = computed_in(reduction.tensor.dtype)
+        self.rules = [each.follows for each in followers if each.follows is not None]
+        self.is_mean, self.points, self.ragged = reduction.accum == "sum", points, ragged
+        self.element, self.before = placeholder(ELEMENT, self.dtype), placeholder(BEFORE, self.dtype)
+
+    # Steps ----------------------------------------------------------------------------------------------------------
+
+    def start(self) -> list[SSAValue]:
+        """What is carried before the first step: elements so far where that is a mean, running values and sums."""
+        start = self._number(0) if self.is_mean else self._number(self._least())
+        value = self._per_lane(start)
+        zero = value if self.is_mean else self._per_lane(self._number(0))
+        count = [value if self.ragged else start] if self.is_mean else []
+        return [*count, value, *(zero for _ in self.rules)]
+
+    def step(self, element: Value, inside: SSAValue | None, carried: Sequence[SSAValue]) -> list[SSAValue]:
+        """Take in the elements of one step, those that are `inside` the row."""
+        count, old, sums = self._parts(carried)
+        if inside is not None:
+            element = self._select(inside, element, self._neutral(element, old))
+        known = {ELEMENT: lambda: element, BEFORE: lambda: Value(self.lanes.unfold(old.ssa), self.dtype)}
+        emitter = self._emitter(known)
+        if count is not None:
+            count = self._counted(count, inside, element)
+            share = Value(self._per_lane(self._share(count).ssa), self.dtype)
+            moved = self._folded(emitter.emit(self.element - self.before), "sum")
+            new = self._apply("add", old, self._apply("mul", moved, share))
+        else:
+            new = combine(self.accum, self.builder, self._folded(element, self.accum), old)
+        known[AFTER] = lambda: Value(self.lanes.unfold(new.ssa), self.dtype)
+        found = []
+        for total, rule in zip(sums, self.rules, strict=True):
+            own = self._folded(emitter.emit(rule.term), "sum")
+            if rule.factor is None:
+                found.append(self._apply("add", total, own))
+            else:
+                found.append(self._apply("add", own, self._scaled(rule, total, old, new)))
+        return [*([] if count is None else [count.ssa]), *Part(new, tuple(found)).ssa]
+
+    def _parts(self, carried: Sequence[SSAValue]) -> tuple[Value | None, Value, list[Value]]:
+        """Elements so far, running values and sums, of what is carried."""
+        values = [Value(each, self.dtype) for each in carried]
+        count = values.pop(0) if self.is_mean else None
+        return count, values[0], values[1:]
+
+    def _counted(self, count: Value, inside: SSAValue | None, element: Value) -> Value:
+        """The elements so far: of all lanes, or of each lane."""
+        here = Value(self._number(self.lanes.elements), self.dtype)
+        if self.ragged:
+            one, zero = (self.builder.insert(tile.BroadcastOp(self._number(n), element.shape)) for n in (1, 0))
+            ones = Value(one if inside is None else self.builder.insert(tile.SelectOp(inside, one, zero)), self.dtype)
+            here = self._folded(ones, "sum")
+        return self._apply("add", count, here)
+
+    def _share(self, count: Value) -> Value:
+        """What an element has of the mean; of no elements, it may be any finite number."""
+        one = Value(self._number(1), self.dtype)
+        if self.ragged:
+            one = Value(self._per_lane(one.ssa), self.dtype)
+            count = self._apply("max", count, one)
+        return self._apply("div", one, count)
+
+    # Parts ----------------------------------------------------------------------------------------------------------
+
+    def finish(self, carried: Sequence[SSAValue]) -> Part:
+        """The part of each row that all steps together have seen."""
+        count, values, sums = self._parts(carried)
+        if self.lanes.count == 1:
+            return Part(values, tuple(sums))
+        if count is None:
+            row = self._combined(values, self.accum)
+        elif self.ragged:
+            row = self._over(self._combined(self._apply("mul", values, count), "sum"), self.points)
+        else:
+            row = self._over(self._combined(values, "sum"), self.lanes.count)
+        at = Value(self.lanes.spread(row.ssa), self.dtype)
+        rules = zip(self.rules, sums, strict=True)
+        return Part(row, tuple(self._put_together(*each, values, at, count) for each in rules))
+
+    def _put_together(self, rule: Follows, sums: Value, values: Value, at: Value, count: Value | None) -> Value:
+        """A sum of a row from those of its lanes."""
+        between = None
+        if rule.offset is not None:
+            assert count is not None, "only sums that follow a mean have an offset"
+            apart = self._between(rule.offset, values, at)
+            if self.ragged:
+                between = self._combined(self._apply("mul", apart, count), "sum")
+            else:
+                between = self._times(self._combined(apart, "sum"), self.points // self.lanes.count)
+        total = self._combined(self._scaled(rule, sums, values, at), "sum")
+        return total if between is None else self._apply("add", total, between)
+
+    def alone(self, element: Value, inside: SSAValue | None, points: int, lanes: Lanes) -> Part:
+        """The part that so many elements in one step make, which lie in lanes of their own."""
+        first = element if inside is None else self._select(inside, element, self._neutral(element, None))
+        row = Value(lanes.combine(first.ssa, self.accum), self.dtype)
+        if self.is_mean:
+            row = self._over(row, points)
+        else:
+            row = combine(self.accum, self.builder, row, Value(self._number(self._least()), self.dtype))
+        at = Value(lanes.spread(row.ssa), self.dtype)
+        if inside is not None and self.is_mean:
+            element = self._select(inside, element, at)
+        elif inside is not None:
+            element = first
+        emitter = self._emitter({ELEMENT: lambda: element, BEFORE: lambda: at, AFTER: lambda: at})
+        sums = (lanes.combine(emitter.emit(rule.term).ssa, "sum") for rule in self.rules)
+        return Part(row, tuple(Value(each, self.dtype) for each in sums))
+
+    def merged(self, first: Part, first_points: int, second: Part, second_points: int) -> Part:
+        """One part of two of the same row."""
+        if self.is_mean:
+            apart = self._apply("sub", second.value, first.value)
+            step = self._times(apart, second_points / (first_points + second_points))
+            row = self._apply("add", first.value, step)
+        else:
+            row = combine(self.accum, self.builder, first.value, second.value)
+        sums = []
+        for number, rule in enumerate(self.rules):
+            both = []
+            for part, points in ((first, first_points), (second, second_points)):
+                here = self._scaled(rule, part.sums[number], part.value, row)
+                if rule.offset is not None:
+                    here = self._apply("add", here, self._times(self._between(rule.offset, part.value, row), points))
+                both.append(here)
+            sums.append(self._apply("add", *both))
+        return Part(row, tuple(sums))
+
+    def values(self, part: Part, points: int) -> list[Value]:
+        """What the reduction and the sums come to over a row of so many points."""
+        return [self._times(part.value, points) if self.is_mean else part.value, *part.sums]
+
+    # Expressions ----------------------------------------------------------------------------------------------------
+
+    def _emitter(self, known: Mapping[str, Callable[[], Value]]) -> BodyEmitter:
+        """Evaluates expressions of placeholders, each when it is first read."""
+
+        def provide(name: str) -> Callable[[Read], Value]:
+            return lambda _: known[name]()
+
+        provided = {name: provide(name) for name in (ELEMENT, BEFORE, AFTER)}
+        return BodyEmitter(self.builder, {}, {}, {}, self.lanes.extents, provided=provided)
+
+    def _between(self, expr: Expr, before: Value, after: Value) -> Value:
+        return self._emitter({BEFORE: lambda: before, AFTER: lambda: after}).emit(expr)
+
+    def _scaled(self, rule: Follows, total: Value, before: Value, after: Value) -> Value:
+        if rule.factor is None:
+            return total
+        return self._apply("mul", total, self._between(rule.factor, before, after))
+
+    def _neutral(self, element: Value, old: Value | None) -> Value:
+        """What changes neither the running value nor its sums: the mean so far, or the identity of an extreme."""
+        if self.is_mean and old is not None:
+            return Value(self.lanes.unfold(old.ssa), self.dtype)
+        number = self._number(float(identity(self.accum, self.dtype).value))
+        return Value(self.builder.insert(tile.BroadcastOp(number, element.shape)), self.dtype)
+
+    def _least(self) -> float:
+        """Where an extreme starts. Not from an infinity, whose difference from itself is no number."""
+        limits = np.finfo(dtypes.numpy_dtype(self.dtype))
+        return float(limits.min if self.accum == "max" else limits.max)
+
+    def _select(self, inside: SSAValue, yes: Value, no: Value) -> Value:
+        return Value(self.builder.insert(tile.SelectOp(inside, yes.ssa, no.ssa)), self.dtype)
+
+    def _folded(self, value: Value, accum: str) -> Value:
+        return Value(self.lanes.fold(value.ssa, accum), self.dtype)
+
+    def _combined(self, value: Value, accum: str) -> Value:
+        return Value(self.lanes.combine(value.ssa, accum), self.dtype)
+
+    def _number(self, value: float) -> SSAValue:
+        return self.builder.number(float(value), self.dtype)
+
+    def _per_lane(self, value: SSAValue) -> SSAValue:
+        extents = self.lanes.extents
+        return self.builder.insert(tile.BroadcastOp(value, extents)) if extents and not tile.shape(value) else value
+
+    def _times(self, value: Value, factor: float) -> Value:
+        return self._apply("mul", value, self._like(value, factor))
+
+    def _over(self, value: Value, divisor: float) -> Value:
+        return self._apply("div", value, self._like(value, divisor))
+
+    def _like(self, value: Value, number: float) -> Value:
+        made = self._number(number)
+        return Value(self.builder.insert(tile.BroadcastOp(made, value.shape)) if value.shape else made, self.dtype)
+
+    def _apply(self, function: str, *args: Value) -> Value:
+        return FUNCTIONS[function](self.builder, list(args))
