@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli.arguments import AsJson, Machine
-from tilewright.cli.console import show_json, table
+from tilewright.cli.console import NEGATIVE, show_json, table
 from tilewright.errors import InvalidArgument
 from tilewright.files import require_writable, write_file
 
@@ -25,7 +25,8 @@ example: tilewright model chain.tile --machine edge
          tilewright model chain.tile --machine edge --csv out
          tilewright model chain.tile --machine edge \\
              --sweep L1.capacity_bytes=65536,4194304
-exit status: 0 analysed, 2 a file, machine or field that does not fit
+exit status: 0 analysed, 1 the tree is too large for the machine,
+             2 a file, a tree or a field that is not legal
 """
 
 
@@ -45,6 +46,8 @@ Csv = Annotated[
     Path | None,
     typer.Option("--csv", metavar="PREFIX", help="write PREFIX.csv (metric, value) and PREFIX.mapping.txt, the tree"),
 ]
+Imperfect = Annotated[bool, typer.Option("--imperfect", help="factors may exceed an extent: clipped edges")]
+Recompute = Annotated[bool, typer.Option("--recompute", help="loops may run an expression again that they do not advance")]
 SweepText = Annotated[
     str | None,
     typer.Option("--sweep", metavar="FIELD=V,…", help="a row of CSV per value of a field of the machine, as "
@@ -64,15 +67,21 @@ def model(
     from tilewright.machine.registry import resolve
     from tilewright.tiles.analysis import analyse
     from tilewright.tiles.file import read_tile_file
+    from tilewright.tiles.legality import TooLarge, violations
     from tilewright.tiles.machines import resources
     from tilewright.tiles.notation import print_tree
-    from tilewright.tiles.report import facts, rows
+    from tilewright.tiles.report import facts
 
     outputs = [] if csv_prefix is None else [Path(f"{csv_prefix}{end}") for end in (".csv", ".mapping.txt")]
     for path in outputs:
         require_writable(path, "--csv")
-    problem, tree = read_tile_file(file)
-    target = resolve(machine)
+    given = read_tile_file(file)
+    problem, tree, target = given.problem, given.tree, resolve(machine)
+    available = resources(target)
+    refused = list(violations(tree, problem, imperfect=imperfect, recompute=recompute, resources=available))
+    for each in refused:
+        if not isinstance(each, TooLarge):
+            raise each
     if sweep is not None:
         if as_json or csv_prefix is not None:
             raise InvalidArgument("a sweep prints CSV", where="--sweep", help="without --json and --csv")
@@ -83,14 +92,24 @@ def model(
             lines.append({field: value, **found.metrics()})
         print(_csv(lines), end="")
         return
-    found = analyse(tree, problem, resources(target), mode=latency.value)
-    shown = facts(found, problem)
+    found = analyse(tree, problem, available, mode=latency.value)
+    shown = {**facts(found, problem), "too_large": [each.message for each in refused]}
     if csv_prefix is not None:
         write_file(outputs[0], _metrics(found).encode(), where="--csv")
         write_file(outputs[1], print_tree(tree, indented=True).encode(), where="--csv")
     if as_json:
         show_json(shown)
-        return
+    else:
+        _show(shown)
+    if refused:
+        raise typer.Exit(NEGATIVE)
+
+
+def _show(shown: dict[str, Any]) -> None:
+    from tilewright.tiles.report import rows
+
+    for message in shown["too_large"]:
+        print(f"too large: {message}")
     print(f"{shown['cycles']:,.0f} cycles, bounded by {shown['bottleneck']}; {shown['units']:,} units, "
           f"{100 * shown['utilisation']:.1f} % of their peak")  # fmt: skip
     print(f"{shown['energy']:.4g} {shown['energy_unit']}\n")

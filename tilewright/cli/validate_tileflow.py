@@ -44,7 +44,7 @@ def validate(
 ) -> None:
     """Predict every row with the machine tileflow-rtl; print errors relative to the cycles that were measured."""
     from tilewright.reproduce.tileflow.rtl import errors, fused_cases, gemm_cases
-    from tilewright.tiles.file import tile_file
+    from tilewright.tiles.file import print_tile_file
 
     if gemm is None and fused is None:
         raise InvalidArgument("there is nothing to compare with", where="validate tileflow", help="--gemm or --fused")
@@ -63,7 +63,7 @@ def validate(
             for number, case in enumerate(cases, 1):
                 path = dump / f"{name}-{number:03}.tile"
                 path.parent.mkdir(parents=True, exist_ok=True)
-                write_file(path, tile_file(case.problem, case.tree).encode(), where="--dump")
+                write_file(path, print_tile_file(case.file).encode(), where="--dump")
     if as_json:
         show_json(shown)
         return

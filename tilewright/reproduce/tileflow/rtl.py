@@ -16,14 +16,15 @@ import numpy as np
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidFile
+from tilewright.expr.graph import Graph
 from tilewright.expr.text import parse_graph
 from tilewright.files import read_text
 from tilewright.machine.registry import resolve
 from tilewright.tiles.analysis import Analysis, Mode, analyse
+from tilewright.tiles.file import TileFile
 from tilewright.tiles.machines import resources
 from tilewright.tiles.notation import parse_tree
 from tilewright.tiles.problem import Problem
-from tilewright.tiles.tree import TileTree
 
 MACHINE = "tileflow-rtl"
 WORD_BITS = 16
@@ -38,11 +39,10 @@ Row = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Case:
-    """One row as expressions and a tile tree, what the analysis says, and the cycles that were measured."""
+    """One row, its expressions and tile tree, what the analysis says, and the cycles that were measured."""
 
     row: Row
-    problem: Problem
-    tree: TileTree
+    file: TileFile
     analysis: Analysis
 
     @property
@@ -86,22 +86,22 @@ def fused_cases(path: Path, mode: Mode = "stepwise") -> list[Case]:
     return _cases(path, FUSED_COLUMNS, fused, mode)
 
 
-def gemm(row: Row) -> tuple[Problem, TileTree]:
+def gemm(row: Row) -> TileFile:
     """A product that streams through the buffer block by block, its sums innermost."""
     m, n, k = (row[f"micro_{axis}"] for axis in "MNK")
     tree = f"""@DRAM for m:{_steps(row["M"], m)}, n:{_steps(row["N"], n)}, k:{_steps(row["K"], k)} {{
         {_array("C", {"m": m, "n": n}, "k", k)} }}"""
-    return _gemm(row["M"], row["N"], row["K"]), parse_tree(tree)
+    return _file(_gemm(row["M"], row["N"], row["K"]), tree)
 
 
-def fused(row: Row) -> tuple[Problem, TileTree]:
+def fused(row: Row) -> TileFile:
     """Two products: the rows of a block stay in the buffer, the loops over k and over l stream through it."""
     m, l, k = (row[f"micro_{axis}1"] for axis in "MNK")
     n, sums = row["micro_N2"], row["micro_K2"]
     tree = f"""@DRAM for m:{_steps(row["M1"], m)} {{ shar[
         @DRAM for k:{_steps(row["K1"], k)} {{ {_array("C", {"m": m, "l": l}, "k", k)} }},
         @DRAM for l:{_steps(row["K2"], sums)} {{ {_array("E", {"m": m, "n": n}, "l", sums)} }}] }}"""
-    return _products(row["M1"], row["N1"], row["K1"], row["N2"]), parse_tree(tree)
+    return _file(_products(row["M1"], row["N1"], row["K1"], row["N2"]), tree)
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
@@ -124,13 +124,17 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
 
 
 def _cases(
-    path: Path, columns: Sequence[str], build: Callable[[Row], tuple[Problem, TileTree]], mode: Mode
+    path: Path, columns: Sequence[str], build: Callable[[Row], TileFile], mode: Mode
 ) -> list[Case]:
     machine, found = resources(resolve(MACHINE)), []
     for row in read_rows(path, columns):
-        problem, tree = build(row)
-        found.append(Case(row, problem, tree, analyse(tree, problem, machine, mode=mode)))
+        file = build(row)
+        found.append(Case(row, file, analyse(file.tree, file.problem, machine, mode=mode)))
     return found
+
+
+def _file(graph: Graph, tree: str) -> TileFile:
+    return TileFile(graph, Problem.of(graph.nodes), parse_tree(tree))
 
 
 def _array(op: str, rows_and_columns: Mapping[str, int], sums: str, length: int) -> str:
@@ -145,20 +149,20 @@ def _steps(extent: int, block: int) -> int:
 
 
 @cache
-def _gemm(m: int, n: int, k: int) -> Problem:
-    return Problem.of(parse_graph(f"""
+def _gemm(m: int, n: int, k: int) -> Graph:
+    return parse_graph(f"""
         input A: f16[{m}, {k}]
         input B: f16[{k}, {n}]
         C: f16[m:{m}, n:{n}] += A[m, k] * B[k, n] over k:{k}
-        output C""").nodes)
+        output C""")
 
 
 @cache
-def _products(m: int, l: int, k: int, n: int) -> Problem:
-    return Problem.of(parse_graph(f"""
+def _products(m: int, l: int, k: int, n: int) -> Graph:
+    return parse_graph(f"""
         input A: f16[{m}, {k}]
         input B: f16[{k}, {l}]
         input D: f16[{l}, {n}]
         C: f16[m:{m}, l:{l}] += A[m, k] * B[k, l] over k:{k}
         E: f16[m:{m}, n:{n}] += C[m, l] * D[l, n] over l:{l}
-        output E""").nodes)
+        output E""")
