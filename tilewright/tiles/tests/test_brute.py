@@ -9,7 +9,7 @@ from tilewright.tiles.brute import walk
 from tilewright.tiles.nest import Unanalysable
 from tilewright.tiles.notation import parse_tree
 from tilewright.tiles.problem import Problem
-from tilewright.tiles.resources import Level, Resources
+from tilewright.tiles.resources import Level, Resources, footprints
 from tilewright.tiles.traffic import Moved
 
 
@@ -181,3 +181,55 @@ def test_trees_without_a_defined_movement(tree: str, message: str) -> None:
         walk(parse_tree(tree), chain(), resources=Resources((Level("DRAM"), Level("L1"))))
     assert raised.value.help
     assert raised.value.where == "tile tree"
+
+
+# Tensors that tiles keep and bypass -----------------------------------------------------------------------------------
+
+
+def test_kept_tensors_outlive_the_other_children_of_seq() -> None:
+    tree = """@DRAM for m:2, l:3 keep A, E { seq[
+        @L1 for m:4, l:2, k:4 { op C }, @L1 for m:4, l:2, n:5 { op E }] }"""
+    assert moved(tree, chain()) == {"A": (32, 0), "B": (48, 0), "D": (60, 0), "E": (0, 40)}
+    # A of 16 and E of 20 stay beside the other child's B, C or C, D.
+    assert footprints(parse_tree(tree), chain(), dedupe=True)[()] == 16 + 20 + max(8 + 8, 8 + 10)
+
+
+def test_a_kept_halo_is_computed_once() -> None:
+    tree = "@DRAM for h:4{} {{ shar[@L1 for p:4, r:3 {{ op Y }}, @L1 for h:2, s:3 {{ op Z }}] }}"
+    again, once = (walk(parse_tree(tree.format(said)), problem(CONVOLUTIONS)) for said in ("", " keep Y"))
+    # Each step needs four rows of Y. Two of them are those of the step before.
+    assert again.at("L1")["Y"].stores == 4 * 4
+    assert once.at("L1")["Y"].stores == 4 + 3 * 2
+    assert again.at("DRAM") == once.at("DRAM")
+
+
+def test_a_bypassed_level_is_not_filled() -> None:
+    text = "@DRAM for m:2 {{ @L2 for l:3 {} {{ @L1 for m:4, l:2, k:4 {{ op C }} }} }}"
+    subject = problem("""
+        input A: f32[8, 4]
+        input B: f32[4, 6]
+        C: f32[m:8, l:6] += A[m, k] * B[k, l] over k:4
+        output C""")
+    through, past = (walk(parse_tree(text.format(said)), subject) for said in ("", "bypass B"))
+    assert through.at("DRAM")["B"] == Moved(24, 24, 0)  # all of B stays in L2
+    assert through.at("L2")["B"] == Moved(48, 48, 0)
+    assert past.at("DRAM")["B"] == Moved(48, 48, 0)
+    assert "B" not in past.at("L2")
+    assert "B" not in past.into("L2")
+    assert past.into("L1") == through.into("L1")
+    held = footprints(parse_tree(text.format("bypass B")), subject)
+    assert held[()] == footprints(parse_tree(text.format("")), subject)[()] - 24
+
+
+def test_a_tensor_cannot_bypass_the_level_that_it_lies_in() -> None:
+    tree = "@DRAM for m:8 { @L1 for l:6 { @RF for k:4 { op C } } }"
+    subject = problem("""
+        input A: f32[8, 4]
+        input B: f32[4, 6]
+        C: f32[m:8, l:6] += A[m, k] * B[k, l] over k:4
+        output C""")
+    with pytest.raises(Unanalysable, match="A lies in DRAM and cannot bypass it") as raised:
+        walk(parse_tree(tree.replace("m:8 ", "m:8 bypass A ")), subject)
+    assert raised.value.help == "let A bypass a level between DRAM and the units"
+    with pytest.raises(Unanalysable, match="no tensor F to bypass L1"):
+        walk(parse_tree(tree.replace("l:6 ", "l:6 bypass F ")), subject)
