@@ -27,6 +27,7 @@ from tilewright.cli import (
     run,
     schedule_mma,
     validate_mma_schedule,
+    validate_tileflow,
 )
 from tilewright.cli.console import guarded, show_json
 from tilewright.options import RENAMED
@@ -51,6 +52,7 @@ COMMANDS: tuple[tuple[str, Any, str], ...] = (
     ("layout", layout.layout, layout.EPILOG),
     ("schedule-mma", schedule_mma.schedule_mma, schedule_mma.EPILOG),
     ("validate mma-schedule", validate_mma_schedule.validate, validate_mma_schedule.EPILOG),
+    ("validate tileflow", validate_tileflow.validate, validate_tileflow.EPILOG),
     ("emulate", emulate.emulate, emulate.EPILOG),
     ("calibrate", calibrate.calibrate, calibrate.EPILOG),
     ("doctor", doctor.doctor, doctor.EPILOG),

@@ -47,7 +47,9 @@ Csv = Annotated[
     typer.Option("--csv", metavar="PREFIX", help="write PREFIX.csv (metric, value) and PREFIX.mapping.txt, the tree"),
 ]
 Imperfect = Annotated[bool, typer.Option("--imperfect", help="factors may exceed an extent: clipped edges")]
-Recompute = Annotated[bool, typer.Option("--recompute", help="loops may run an expression again that they do not advance")]
+Recompute = Annotated[
+    bool, typer.Option("--recompute", help="loops may run an expression again that they do not advance")
+]
 SweepText = Annotated[
     str | None,
     typer.Option("--sweep", metavar="FIELD=V,…", help="a row of CSV per value of a field of the machine, as "
@@ -61,6 +63,8 @@ def model(
     latency: LatencyName = Latency.PHASES,
     csv_prefix: Csv = None,
     sweep: SweepText = None,
+    imperfect: Imperfect = False,
+    recompute: Recompute = False,
     as_json: AsJson = False,
 ) -> None:
     """Predict cycles, energy, and what every memory level holds, loads and stores."""
@@ -130,10 +134,12 @@ def sweep_of(text: str) -> tuple[str, list[int | float]]:
             raise ValueError
         return field, [int(part) if part.strip().isdecimal() else float(part) for part in parts]
     except ValueError:
-        raise InvalidArgument(f"{text!r} is no sweep", where="--sweep", help="FIELD=VALUE,VALUE, as clock_hz=1e9,2e9") from None
+        raise InvalidArgument(
+            f"{text!r} is no sweep", where="--sweep", help="FIELD=VALUE,VALUE, as clock_hz=1e9,2e9"
+        ) from None
 
 
-def with_field(machine: Any, field: str, value: int | float) -> Any:
+def with_field(machine: Any, field: str, value: float) -> Any:
     """The machine with another value of a field: its own, or that of a memory level, as ``L1.capacity_bytes``.
 
     Raises InvalidArgument for a field that the description does not have, InvalidMachine for a value that it refuses.

@@ -110,7 +110,7 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
     missing = [name for name in columns if name not in (reader.fieldnames or ())]
     if missing:
         raise InvalidFile(f"there is no column {missing[0]}", where=f"{path}:1", help=f"columns {', '.join(columns)}")
-    found = []
+    found: list[Row] = []
     for row in reader:
         where = f"{path}:{reader.line_num}"
         for name in columns:
@@ -123,9 +123,7 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
     return found
 
 
-def _cases(
-    path: Path, columns: Sequence[str], build: Callable[[Row], TileFile], mode: Mode
-) -> list[Case]:
+def _cases(path: Path, columns: Sequence[str], build: Callable[[Row], TileFile], mode: Mode) -> list[Case]:
     machine, found = resources(resolve(MACHINE)), []
     for row in read_rows(path, columns):
         file = build(row)
