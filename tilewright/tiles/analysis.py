@@ -148,7 +148,7 @@ class Analyser:
                 raise Unanalysable(
                     "step-wise latency of a batch of trees", where="tile tree", help="one tree at a time, or phases"
                 )
-            cycles = stepwise(self.boundaries, point, resources, times)
+            cycles = stepwise(self.boundaries, point, traffic, resources, times)
         points = {op: self.boundaries.points(point, op) for op in nest.places}
         operations = sum(every for every, _ in points.values())
         placed = {(loop.tile, loop.index): factor for loop, factor in point.factors.items()}

@@ -7,7 +7,7 @@ loads run ahead by as many steps as the memory has slots, and stores behind.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -157,18 +157,24 @@ def _chosen(condition: Any, a: Any, b: Any) -> Any:
 # Step by step ---------------------------------------------------------------------------------------------------------
 
 
-def stepwise(boundaries: Boundaries, point: Point, resources: Resources, inner: Mapping[Path, Phases]) -> float:
+def stepwise(
+    boundaries: Boundaries, point: Point, traffic: Traffic, resources: Resources, inner: Mapping[Path, Phases]
+) -> float:
     """Cycles of one tree whose outermost nests run step by step; `inner` are the phases of the tree.
 
     A load waits for its port and for a slot of the memory that it fills, a computation for its operands and the store
     that is `store_slots` steps before, a store for its value. Each has the latency of its part of the machine. A step
-    computes for its share of the cycles that its visit takes in `inner`.
+    computes for its share of the cycles that its visit takes in `inner`, and moves its share of what inner nests
+    exchange with the outermost level past the others.
     """
     nest, outer = boundaries.nest, resources.levels[0]
     buffer = resources.levels[min(1, len(resources.levels) - 1)]
     found = steps(boundaries, point)
     cycles = np.array([inner[path].cycles for path in found.visits], float)
-    loads, stores = _words(nest, outer, found.loads), _words(nest, outer, found.stores)
+    loads, stores = (
+        _words(nest, outer, moved) + found.share * _passing(nest, traffic, found.visits, which)[found.visit]
+        for moved, which in ((found.loads, "loads"), (found.stores, "stores"))
+    )
     reading = loads / (outer.read_words_per_cycle or np.inf) + np.where(loads > 0, outer.read_latency_cycles, 0)
     rate = outer.read_words_per_cycle if outer.shares_port else outer.write_words_per_cycle
     writing = stores / (rate or np.inf) + np.where(stores > 0, outer.write_latency_cycles, 0)
@@ -188,6 +194,17 @@ def stepwise(boundaries: Boundaries, point: Point, resources: Resources, inner: 
         computations.append(computed)
         storages.append(stored)
     return stored
+
+
+def _passing(nest: Nest, traffic: Traffic, visits: Sequence[Path], which: str) -> np.ndarray[Any, Any]:
+    """Words of the outermost level that nests inside each visit load or store, past the levels between."""
+    total = np.zeros(len(visits))
+    for top, tensors in traffic.moved.items():
+        past = {name: moved for name, moved in tensors.items() if nest.level(top) and nest.source(top, name) == 0}
+        for number, visit in enumerate(visits):
+            if top[: len(visit)] == visit:
+                total[number] += words(nest, nest.levels[0], past, which)
+    return total
 
 
 def _words(nest: Nest, level: Level, elements: Mapping[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:

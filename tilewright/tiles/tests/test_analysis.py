@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -150,13 +151,30 @@ def test_steps_load_and_store_what_moves(seed: int) -> None:
     point = boundaries.point()
     if any(loop.spatial and loop.level == 0 for loops in boundaries.nest.loops.values() for loop in loops):
         return
-    moved = boundaries.traffic_at(point).at(boundaries.nest.levels[0].name)
     found = steps(boundaries, point)
-    assert {name: int(np.sum(count)) for name, count in found.loads.items()} == {n: m.loads for n, m in moved.items()}
-    assert {name: int(np.sum(count)) for name, count in found.stores.items()} == {n: m.stores for n, m in moved.items()}
+    loads: Counter[str] = Counter()
+    stores: Counter[str] = Counter()
+    for top, tensors in boundaries.traffic_at(point).moved.items():
+        if boundaries.nest.level(top) == 0:
+            loads.update({name: moved.loads for name, moved in tensors.items()})
+            stores.update({name: moved.stores for name, moved in tensors.items()})
+    assert {name: int(np.sum(count)) for name, count in found.loads.items()} == dict(loads)
+    assert {name: int(np.sum(count)) for name, count in found.stores.items()} == dict(stores)
     for path in found.visits:
         share = found.share[found.visit == found.visits.index(path)].sum()
         assert share == pytest.approx(1) or share == 0
+
+
+def test_words_past_a_level_take_their_time_at_the_port() -> None:
+    machine = resources(resolve("tileflow-rtl"))
+    tree = "@DRAM for m:2, n:3 {{ @L1 for m:2, k:32 {} {{ par m:16, n:16 {{ @RF for once:1 {{ op C }} }} }} }}"
+    held, past = (
+        analyse(parse_tree(tree.format(said)), problem(GEMM), machine, mode="stepwise") for said in ("", "bypass B")
+    )
+    # Each row block of a step reads its 16 columns of B, 32 deep, from DRAM: twice as often as once a step.
+    assert past.levels[0].read["B"] == 2 * held.levels[0].read["B"]
+    # Six steps load 512 words more. The last one computes as slowly as its 1024 words of B arrive, not for 64 cycles.
+    assert past.cycles - held.cycles == 6 * 512 / 4 + (1024 / 4 - 64)
 
 
 def test_a_batch_is_analysed_as_one_by_one() -> None:
@@ -207,3 +225,18 @@ def test_a_tree_of_other_levels_is_refused() -> None:
     with pytest.raises(CompileError, match="level REG does not exist") as raised:
         analyse(parse_tree("@DRAM for m:64, n:48, k:32 { @REG for once:1 { op C } }"), problem(GEMM), ARTIFACT)
     assert raised.value.help == "one of DRAM, RF"
+
+
+def test_machines_of_the_experiments() -> None:
+    """Peaks and sizes of spec 1, section 6.1."""
+    ascend, xeon = resolve("ascend-910"), resources(resolve("xeon-gold-6240"))
+    assert isinstance(ascend, Accelerator)
+    found = resources(ascend)
+    assert 2 * found.units * found.operations_per_cycle * ascend.clock_hz == pytest.approx(320e12)
+    assert [level.capacity_bytes for level in found.levels[1:]] == [1 << 20, 256 << 10, 384 << 10]
+    assert found.levels[0].read_words_per_cycle * 2 * ascend.clock_hz == pytest.approx(1200e9)
+    assert [level.name for level in xeon.levels] == ["DRAM", "L3", "L2", "L1", "REG"]
+    assert [level.instances for level in xeon.levels] == [1, 1, 18, 18, 18]
+    assert xeon.units == 18 * 2 * 16
+    assert xeon.levels[2].capacity_bytes * 18 == 18 << 20  # 18 MB of L2
+    assert [level.name for level in resources(resolve("sm_80")).levels] == ["DRAM", "SHARED", "REG"]
