@@ -69,5 +69,5 @@ def validate(
         return
     for name, facts in shown.items():
         bits = f", bits equal in {facts['bits_equal_rows']}" if name == "fused" else ""
-        off = f"mean error {facts['mean_abs_error']:.2%}, largest {facts['largest']:.2%}, R² {facts['r2']:.5f}"
-        print(f"{name}: {facts['rows']} rows, {off}{bits}")
+        text = f"mean error {facts['mean_abs_error']:.2%}, largest {facts['largest']:.2%}, R² {facts['r2']:.5f}"
+        print(f"{name}: {facts['rows']} rows, {text}{bits}")
