@@ -20,12 +20,14 @@ from tilewright.cli import (
     layout,
     machines,
     map,
+    model,
     opt,
     profile,
     reproduce,
     run,
     schedule_mma,
     validate_mma_schedule,
+    validate_tileflow,
 )
 from tilewright.cli.console import guarded, show_json
 from tilewright.options import RENAMED
@@ -46,9 +48,11 @@ COMMANDS: tuple[tuple[str, Any, str], ...] = (
     ("machines", machines.machines, machines.EPILOG),
     ("intrinsics", intrinsics.intrinsics, intrinsics.EPILOG),
     ("map", map.map_operator, map.EPILOG),
+    ("model", model.model, model.EPILOG),
     ("layout", layout.layout, layout.EPILOG),
     ("schedule-mma", schedule_mma.schedule_mma, schedule_mma.EPILOG),
     ("validate mma-schedule", validate_mma_schedule.validate, validate_mma_schedule.EPILOG),
+    ("validate tileflow", validate_tileflow.validate, validate_tileflow.EPILOG),
     ("emulate", emulate.emulate, emulate.EPILOG),
     ("calibrate", calibrate.calibrate, calibrate.EPILOG),
     ("doctor", doctor.doctor, doctor.EPILOG),

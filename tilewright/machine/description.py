@@ -296,7 +296,13 @@ class Level(Readable):
     """One memory level of an accelerator; rates are per instance, unlimited when absent.
 
     `fanout` is how many instances lie below one instance of the level outside it, along X and Y. Energy is per
-    word in units of one 16-bit multiply-add; when absent the analysis uses its table for `technology`.
+    word in units of one 16-bit multiply-add; when absent the analysis uses its table for `technology`. With
+    `shares_port`, reads and writes take turns at one port, whose rate is that of reads. A level that accumulates adds
+    what is stored to it, so that partial sums are not read back.
+
+    The rest is for latency step by step. A transfer takes `read_latency_cycles` or `write_latency_cycles` besides its
+    words. The level holds the operands of `load_slots` steps and the results of `store_slots` steps at once; 2 is
+    double buffering. A level that does not retain loads the slice of each step anew, also where the last step had it.
     """
 
     name: str = required(word)
@@ -311,15 +317,26 @@ class Level(Readable):
     write_energy_macs: float | None = optional(rate)
     reduces: bool = optional(flag, False)
     multicasts: bool = optional(flag, True)
+    shares_port: bool = optional(flag, False)
+    accumulates: bool = optional(flag, False)
+    retains: bool = optional(flag, True)
+    read_latency_cycles: float | None = optional(rate)
+    write_latency_cycles: float | None = optional(rate)
+    load_slots: int = optional(count, 2)
+    store_slots: int = optional(count, 2)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compute(Readable):
-    """The arithmetic unit below the innermost level: operations per cycle and energy in 16-bit multiply-adds."""
+    """The arithmetic unit below the innermost level: operations per cycle and energy in 16-bit multiply-adds.
+
+    A step of all units together takes `latency_cycles` besides its operations.
+    """
 
     fanout: tuple[int, int] = optional(items(count, count), (1, 1))
     operations_per_cycle: float = optional(rate, 1.0)
     operation_energy_macs: float | None = optional(rate)
+    latency_cycles: float | None = optional(rate)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,12 +15,13 @@ from tilewright.tiles.tree import ONCE, Binding, Hint, Leaf, Loop, Stage, Tile, 
 
 def tile(
     level: str, loops: Sequence[tuple[str, int]], child: TileTree | Leaf, binding: Binding = Binding.TP,
-    hints: Sequence[Hint] = (),
+    hints: Sequence[Hint] = (), keep: Sequence[str] = (), bypass: Sequence[str] = (),
 ) -> TileTree | Leaf:  # fmt: skip
     """A tile with these loops; the child alone where there are none. A loop without points has one step."""
     if not loops:
         return child
-    return Tile(level, tuple(Loop(name, max(1, factor)) for name, factor in loops), child, binding, tuple(hints))
+    steps = tuple(Loop(name, max(1, factor)) for name, factor in loops)
+    return Tile(level, steps, child, binding, tuple(hints), tuple(keep), tuple(bypass))
 
 
 def rooted(node: TileTree | Leaf) -> TileTree:

@@ -1,4 +1,4 @@
-"""Which tile trees are legal for which expressions: rules L1 to L9 of spec 1, section 2.6, and L10.
+"""Which tile trees are legal for which expressions: rules L1 to L9 of spec 1, section 2.6, L10 and L11.
 
 Each rule is one function that yields what breaks it: an `IllegalTree` with the loops, factors and expressions at
 fault and the nearest legal change. Factors that a search has yet to choose break nothing; L8 and L9 ask for a machine.
@@ -19,6 +19,7 @@ from tilewright.expr.core import walk as walk_expr
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Resources, footprint_bytes, footprints, processing_elements
 from tilewright.tiles.tree import (
+    RETENTION,
     SIMULTANEOUS,
     Binding,
     Kind,
@@ -98,6 +99,12 @@ class SpatialReduction(IllegalTree):
     """L9: a reduction loop is spread over units that cannot add up."""
 
     rule = "L9 spatial reduction"
+
+
+class WrongRetention(IllegalTree):
+    """L11: a tile keeps or bypasses a tensor that nothing in it uses."""
+
+    rule = "L11 retention"
 
 
 class Reordered(IllegalTree):
@@ -247,6 +254,8 @@ def _incomplete(subject: _Subject) -> Iterator[IllegalTree]:
             if loop.trips == 1:
                 continue
             where = f"{loop} at {tile.level} surrounds {producer.name} and {consumer.name}"
+            if loop.name in problem.reductions(producer.name) and problem.runs(producer.name, loop.name):
+                continue
             if loop.name in problem.reductions(producer.name):
                 if _is_softmax(producer, problem):
                     yield SplitSoftmax(
@@ -415,6 +424,23 @@ def _steps(subject: _Subject) -> Iterator[IllegalTree]:
             )
 
 
+def _retention(subject: _Subject) -> Iterator[IllegalTree]:
+    """L11: a tile says something about its own tensors only."""
+    for path, node in walk(subject.tree):
+        if not isinstance(node, Tile) or not (node.keep or node.bypass):
+            continue
+        computes = [subject.problem.compute(op) for op in subject.ops_below(path)]
+        used = sorted({tensor.name for compute in computes for tensor in (*compute.inputs(), compute.output)})
+        for field in RETENTION:
+            for name in getattr(node, field):
+                if name not in used:
+                    yield WrongRetention(
+                        f"the tile at {node.level} has {field} {name}, which nothing in it uses",
+                        help=f"one of {', '.join(used)}",
+                    )
+
+
 RULES: tuple[Callable[[_Subject], Iterator[IllegalTree]], ...] = (
     _coverage, _order, _incomplete, _foreign, _independent, _placement, _resources, _reductions, _steps,
+    _retention,
 )  # fmt: skip

@@ -1,7 +1,9 @@
 """Tile trees as text, exact both ways::
 
     tree   ::= tile | scope | stage
-    tile   ::= "@" LEVEL ("for" | "par" | "unroll") loop ("," loop)* [hints] "{" (tree | leaf) "}"
+    tile   ::= "@" LEVEL ("for" | "par" | "unroll") loop ("," loop)* [keep] [bypass] [hints] "{" (tree | leaf) "}"
+    keep   ::= "keep" NAME ("," NAME)*        tensors that stay in the next level from step to step
+    bypass ::= "bypass" NAME ("," NAME)*      tensors that this level does not hold
     leaf   ::= "op" NAME ["as" KERNEL] [hints]
     hints  ::= "with" hint ("," hint)*
     hint   ::= NAME ["(" (INT | STRING) ("," (INT | STRING))* ")"]
@@ -29,6 +31,7 @@ from typing import NoReturn, TypeVar
 from tilewright.dataclass import dataclass
 from tilewright.tiles.tree import (
     DEEPEST,
+    RETENTION,
     Binding,
     Hint,
     InvalidTree,
@@ -92,7 +95,9 @@ def _lines(node: Node, level: str | None, margin: str) -> list[str]:
 def _head(tile: Tile, level: str | None) -> str:
     loops = ", ".join(f"{_name(loop.name)}:{'?' if loop.factor is None else loop.factor}" for loop in tile.loops)
     same = tile.binding is Binding.SP and tile.level == level
-    return f"{'' if same else f'@{tile.level} '}{tile.binding.value} {loops}{_hints(tile)}"
+    retained = [(field, getattr(tile, field)) for field in RETENTION]
+    said = "".join(f" {field} {', '.join(map(_name, tensors))}" for field, tensors in retained if tensors)
+    return f"{'' if same else f'@{tile.level} '}{tile.binding.value} {loops}{said}{_hints(tile)}"
 
 
 def _stage(stage: Stage) -> str:
@@ -193,11 +198,18 @@ class _Parser:
         loops = [self.loop()]
         while self.accept(","):
             loops.append(self.loop())
+        keep, bypass = (self.tensors() if self.accept(field) else () for field in RETENTION)
         hints = self.hints()
         self.expect("{")
         child = self.leaf() if self.token.text == "op" else self.tree(level)
         self.expect("}")
-        return self.made(start, lambda: Tile(level, tuple(loops), child, binding, hints))
+        return self.made(start, lambda: Tile(level, tuple(loops), child, binding, hints, keep, bypass))
+
+    def tensors(self) -> tuple[str, ...]:
+        found = [self.name("the name of a tensor")]
+        while self.accept(","):
+            found.append(self.name("the name of a tensor"))
+        return tuple(found)
 
     def loop(self) -> Loop:
         start = self.token

@@ -9,13 +9,31 @@ whole before the consumer runs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidExpression
 from tilewright.expr.affine import Affine, affine
-from tilewright.expr.core import Axis, Compute, Expr, Read, Tensor
+from tilewright.expr.core import Axis, Compute, Expr, Read, Tensor, walk
 
 LoopOf = tuple[str, str]  #: a loop of an expression: the name of what it writes, the name of the axis
+
+
+@dataclass(frozen=True)
+class Rescaling:
+    """A sum that stays right while a value that its terms use is still running over the same loop.
+
+    Whenever the reduction `running` changes, what `total` has summed up so far is multiplied by `factor`: an
+    expression over the scalars `OLD` and `NEW`, the running value before and after. This is how a softmax runs through
+    its row in parts (spec 1, section 2.6, rule L5 b).
+    """
+
+    total: str
+    running: str
+    factor: Expr
+
+
+OLD, NEW = "old", "new"  #: the tensors without dimensions that a `Rescaling.factor` reads
 
 
 @dataclass(frozen=True)
@@ -23,16 +41,21 @@ class Problem:
     """`computes` in topological order; `names` calls every loop; `derived` has those that follow from consumers' loops.
 
     Of a derived loop it holds the indices by which consumers read it: (consumer, affine form over the consumer's axes).
-    Its own name is for tiles of the producer alone.
+    Its own name is for tiles of the producer alone. `rescaled` lists the sums that need not wait for a running value.
     """
 
     computes: tuple[Compute, ...]
     names: Mapping[LoopOf, str]
     derived: Mapping[LoopOf, tuple[tuple[str, Affine], ...]]
+    rescaled: tuple[Rescaling, ...] = ()
 
     @classmethod
-    def of(cls, computes: Sequence[Compute]) -> Problem:
-        """Find out which loops are one. Raises InvalidExpression if the order is not topological or an extent open."""
+    def of(cls, computes: Sequence[Compute], rescaled: Sequence[Rescaling] = ()) -> Problem:
+        """Find out which loops are one.
+
+        Raises InvalidExpression if the order is not topological, an extent open, or a rescaling impossible: one whose
+        total is no sum over a loop of its running reduction, or whose terms do not use it.
+        """
         producers: dict[str, Compute] = {}
         for compute in computes:
             for axis in compute.loops:
@@ -49,7 +72,26 @@ class Problem:
             if compute.name in producers:
                 raise InvalidExpression(f"{compute.name} is written twice", help="one of them")
             producers[compute.name] = compute
-        return _Loops(computes, producers).problem()
+        problem = _Loops(computes, producers).problem()
+        for one in rescaled:
+            _check_rescaling(one, problem)
+        return replace(problem, rescaled=tuple(rescaled))
+
+    def runs(self, running: str, loop: str) -> bool:
+        """Whether all that uses a running reduction may do so before the steps of a loop are over.
+
+        Every way from it to a result must end in a sum over the loop that is rescaled when it changes.
+        """
+        totals = {one.total for one in self.rescaled if one.running == running}
+
+        def ends(op: str) -> bool:
+            if op in totals and loop in self.reductions(op):
+                return True
+            users = [consumer.name for producer, consumer in self.edges() if producer.name == op]
+            return bool(users) and loop not in self.reductions(op) and all(map(ends, users))
+
+        users = [consumer.name for producer, consumer in self.edges() if producer.name == running]
+        return bool(users) and all(map(ends, users))
 
     def compute(self, op: str) -> Compute:
         """The expression that writes `op`."""
@@ -88,6 +130,36 @@ class Problem:
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor read or written, by name."""
         return {tensor.name: tensor for compute in self.computes for tensor in (*compute.inputs(), compute.output)}
+
+
+def _check_rescaling(one: Rescaling, problem: Problem) -> None:
+    """Raise InvalidExpression for a rescaling that no step could carry out."""
+    known = [compute.name for compute in problem.computes]
+    for name in (one.total, one.running):
+        if name not in known:
+            raise InvalidExpression(f"{name} is rescaled but no expression", help=f"one of {', '.join(known)}")
+    if problem.compute(one.total).accum != "sum":
+        sums = [compute.name for compute in problem.computes if compute.accum == "sum"]
+        raise InvalidExpression(f"{one.total} is rescaled but no sum", help=f"one of {', '.join(sums) or '(none)'}")
+    shared = problem.reductions(one.total) & problem.reductions(one.running)
+    uses = {one.running}
+    for producer, consumer in problem.edges():
+        if producer.name in uses:
+            uses.add(consumer.name)
+    if not shared or one.total not in uses or one.total == one.running:
+        users = [
+            c.name for c in problem.computes
+            if c.name in uses - {one.running} and problem.reductions(c.name) & problem.reductions(one.running)
+        ]  # fmt: skip
+        raise InvalidExpression(
+            f"{one.total} is rescaled when {one.running} changes, but does not sum over its loop what uses it",
+            help=f"one of {', '.join(users) or '(none)'}",
+        )
+    for node in walk(one.factor):
+        if isinstance(node, Axis) or (isinstance(node, Read) and (node.tensor.name not in (OLD, NEW) or node.indices)):
+            raise InvalidExpression(
+                f"{one.total} is rescaled by an expression of {node}", help=f"only of {OLD} and {NEW} {one.running}"
+            )
 
 
 def _plain(index: Expr) -> Axis | None:

@@ -7,8 +7,12 @@ in and is not counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from math import prod
+from typing import Any
+
+import numpy as np
 
 from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
@@ -31,38 +35,90 @@ from tilewright.tiles.tree import (
     walk,
 )
 
+Number = Any  #: an int, or an integer array with one entry per tree of a batch
+Range = tuple[Number, Number]  #: from the first value to one after the last
+Factors = Mapping[tuple[Path, int], Number]  #: of loops, by the path of the tile and the place in it
+
 
 @dataclass(frozen=True)
 class Level:
-    """One memory level: bytes of one instance (None: enough), and whether it can add up what several units computed."""
+    """One memory level: bytes of one instance (None: enough), what its network can do, and what the analysis needs.
+
+    With `reduce` it adds up what several units computed; with `multicast` one read serves several instances further in.
+    Rates are per instance (None: unlimited), energies per word in 16-bit multiply-adds (None: by `technology`). The
+    meaning of the rest is that of `machine.description.Level`.
+    """
 
     name: str
     capacity_bytes: int | None = None
     reduce: bool = False
+    multicast: bool = True
+    instances: int = 1
+    word_bits: int = 16
+    technology: str = "sram"
+    read_words_per_cycle: float | None = None
+    write_words_per_cycle: float | None = None
+    shares_port: bool = False
+    accumulate: bool = False
+    read_energy_macs: float | None = None
+    write_energy_macs: float | None = None
+    retain: bool = True
+    read_latency_cycles: float = 0.0
+    write_latency_cycles: float = 0.0
+    load_slots: int = 2
+    store_slots: int = 2
 
 
 @dataclass(frozen=True)
 class Resources:
-    """The memory levels of a machine, outermost first, and how many processing units it has (None: enough)."""
+    """The memory levels of a machine, outermost first, and how many processing units it has (None: enough).
+
+    Each unit evaluates `operations_per_cycle` points of an expression; `operation_energy_macs` is the energy of one in
+    16-bit multiply-adds (None: by the width of the operands). A step of all units takes `compute_latency_cycles` more.
+    """
 
     levels: tuple[Level, ...]
     units: int | None = None
+    operations_per_cycle: float = 1.0
+    operation_energy_macs: float | None = None
+    compute_latency_cycles: float = 0.0
 
     def level(self, name: str) -> int | None:
         """The position of a level, 0 for the outermost."""
         return next((number for number, level in enumerate(self.levels) if level.name == name), None)
 
 
-def processing_elements(tree: Node) -> int:
-    """Units that a tree keeps busy: spatial factors times what the children need, together or one after the other."""
+def least(a: Number, b: Number) -> Number:
+    """The smaller one, element by element for arrays."""
+    return np.minimum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else (a if a < b else b)
+
+
+def greatest(a: Number, b: Number) -> Number:
+    """The larger one, element by element for arrays."""
+    return np.maximum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else (a if a > b else b)
+
+
+def processing_elements(tree: Node, factors: Factors | None = None, path: Path = ()) -> Number:
+    """Units that a tree keeps busy: spatial factors times what the children need, together or one after the other.
+
+    `factors` replaces the factors of loops, by the path of the tile and the place in it; they may be arrays with one
+    entry per tree of a batch.
+    """
     if isinstance(tree, Leaf):
         return 1
     if isinstance(tree, Tile):
-        return processing_elements(tree.child) * (tree.trips if tree.binding is Binding.SP else 1)
+        busy = processing_elements(tree.child, factors, (*path, 0))
+        for number, loop in enumerate(tree.loops):
+            busy = busy * (_factor(loop, factors, path, number) if tree.binding is Binding.SP else 1)
+        return busy
     if isinstance(tree, Stage):
-        return processing_elements(tree.child)
-    needed = [processing_elements(child) for child in tree.children]
-    return sum(needed) if tree.kind in SIMULTANEOUS else max(needed)
+        return processing_elements(tree.child, factors, (*path, 0))
+    needed = [processing_elements(child, factors, (*path, number)) for number, child in enumerate(tree.children)]
+    return sum(needed) if tree.kind in SIMULTANEOUS else reduce(greatest, needed)
+
+
+def _factor(loop: Loop, factors: Factors | None, path: Path, number: int) -> Number:
+    return loop.trips if factors is None else factors.get((path, number), loop.trips)
 
 
 def elements(_: Tensor) -> int:
@@ -70,43 +126,68 @@ def elements(_: Tensor) -> int:
     return 1
 
 
-def working_set(tree: Node, problem: Problem, path: Path = ()) -> dict[str, int]:
+def working_set(tree: Node, problem: Problem, path: Path = ()) -> dict[str, Number]:
     """Elements of each outside tensor that one execution of the node at `path` touches."""
     return _Slices(tree, problem).outside(path)
 
 
 def footprints(
-    tree: Node, problem: Problem, *, dedupe: bool = False, weight: Callable[[Tensor], int] = elements
-) -> dict[Path, int]:
+    tree: Node, problem: Problem, *, dedupe: bool = False, weight: Callable[[Tensor], int] = elements,
+    factors: Factors | None = None,
+) -> dict[Path, Number]:
     """For every tile, by path, what its children keep in the next memory level during one of its steps.
 
     `Seq` needs the largest of its children's working sets, other scopes their sum. With `dedupe`, a tensor that two
-    children of `Shar` or `Para` touch counts once; under `Pipe` it is double buffered and counts twice.
+    children of `Shar` or `Para` touch counts once; under `Pipe` it is double buffered and counts twice. What a tile
+    keeps stays beside each child of `Seq`; what a child's tiles bypass is not there. `factors` is that of
+    `processing_elements`.
     """
-    slices = _Slices(tree, problem)
+    slices = _Slices(tree, problem, factors)
     tensors = problem.tensors()
     weights = {name: weight(tensor) for name, tensor in tensors.items()}
 
-    def resident(node: Node, path: Path) -> Mapping[str, int]:
+    def resident(node: Node, path: Path, keep: Sequence[str]) -> Mapping[str, Number]:
         if isinstance(node, Stage):
-            return resident(node.child, (*path, 0))
+            return resident(node.child, (*path, 0), keep)
         if not isinstance(node, Scope):
-            return slices.outside(path)
-        kept = [resident(child, (*path, number)) for number, child in enumerate(node.children)]
+            passing = _bypassed(node)
+            return {name: size for name, size in slices.outside(path).items() if name not in passing}
+        kept = [resident(child, (*path, number), keep) for number, child in enumerate(node.children)]
         if node.kind is Kind.SEQ:
-            return max(kept, key=lambda held: sum(size * weights[name] for name, size in held.items()))
+            stays = {name: reduce(greatest, (held.get(name, 0) for held in kept)) for name in keep}
+            stays = {name: size for name, size in stays.items() if any(name in held for held in kept)}
+            return reduce(larger, [{**held, **stays} for held in kept])
         once = dedupe and node.kind is not Kind.PIPE
-        total: dict[str, int] = {}
+        total: dict[str, Number] = {}
         for held in kept:
             for name, size in held.items():
-                total[name] = max(total.get(name, 0), size) if once else total.get(name, 0) + size
+                total[name] = greatest(total.get(name, 0), size) if once else total.get(name, 0) + size
         return total
 
+    def larger(a: Mapping[str, Number], b: Mapping[str, Number]) -> Mapping[str, Number]:
+        """The working set with more bytes; the first of equals."""
+        more = sum(size * weights[name] for name, size in b.items()) > sum(
+            size * weights[name] for name, size in a.items()
+        )
+        if not isinstance(more, np.ndarray):
+            return b if more else a
+        return {name: np.where(more, b.get(name, 0), a.get(name, 0)) for name in dict.fromkeys((*a, *b))}
+
     return {
-        path: sum(size * weights[name] for name, size in resident(node.child, (*path, 0)).items())
+        path: sum(size * weights[name] for name, size in resident(node.child, (*path, 0), node.keep).items())
         for path, node in walk(tree)
         if isinstance(node, Tile)
     }
+
+
+def _bypassed(node: Node) -> set[str]:
+    """The tensors that a tile, and the tiles of its level directly inside it, bypass."""
+    found: set[str] = set()
+    level = node.level if isinstance(node, Tile) else ""
+    while isinstance(node, Tile) and node.level == level:
+        found.update(node.bypass)
+        node = node.child
+    return found
 
 
 def footprint_bytes(tensor: Tensor) -> int:
@@ -117,47 +198,53 @@ def footprint_bytes(tensor: Tensor) -> int:
 class _Slices:
     """Extents of loops and tensors inside any node of one tree."""
 
-    def __init__(self, tree: Node, problem: Problem) -> None:
-        self.tree, self.problem = tree, problem
+    def __init__(self, tree: Node, problem: Problem, factors: Factors | None = None) -> None:
+        self.tree, self.problem, self.factors = tree, problem, factors
         self.places = {leaf.op: (path, leaf) for path, leaf in leaves(tree)}
         self.tiles = {path: node for path, node in walk(tree) if isinstance(node, Tile)}
 
-    def outside(self, path: Path) -> dict[str, int]:
+    def outside(self, path: Path) -> dict[str, Number]:
         inside = [op for op, (place, _) in self.places.items() if place[: len(path)] == path]
-        boxes: dict[str, list[tuple[int, int]]] = {}
+        boxes: dict[str, list[Range]] = {}
         for op in inside:
             compute = self.problem.compute(op)
             for read in (*compute.reads(), Read(compute.output, compute.axes)):
                 if not self._lives_inside(read.tensor.name, inside):
                     box = self._box(op, read, path)
                     old = boxes.get(read.tensor.name, box)
-                    boxes[read.tensor.name] = [(min(a, c), max(b, d)) for (a, b), (c, d) in zip(box, old, strict=True)]
+                    boxes[read.tensor.name] = [
+                        (least(a, c), greatest(b, d)) for (a, b), (c, d) in zip(box, old, strict=True)
+                    ]
         shapes = self.problem.tensors()
-        return {
-            name: prod(min(int(extent), b - a) for (a, b), extent in zip(box, shapes[name].shape, strict=True))  # type: ignore[arg-type]
-            for name, box in boxes.items()
-        }
+        sizes: dict[str, Number] = {}
+        for name, box in boxes.items():
+            size: Number = 1
+            for (a, b), extent in zip(box, shapes[name].shape, strict=True):
+                size = size * least(b - a, int(extent))  # type: ignore[arg-type]
+            sizes[name] = size
+        return sizes
 
     def _lives_inside(self, tensor: str, inside: list[str]) -> bool:
         users = [c.name for c in self.problem.computes if any(t.name == tensor for t in c.inputs())]
         return tensor in inside and bool(users) and all(user in inside for user in users)
 
-    def _box(self, op: str, read: Read, path: Path) -> list[tuple[int, int]]:
+    def _box(self, op: str, read: Read, path: Path) -> list[Range]:
         """Where a read reaches, relative to the tile's origin; everywhere along a dimension with no affine index."""
-        box = []
+        box: list[Range] = []
         for index, extent in zip(read.indices, read.tensor.shape, strict=True):
             form = affine(index)
             box.append((0, int(extent)) if form is None else self._range(op, form, path))  # type: ignore[arg-type]
         return box
 
-    def _range(self, op: str, form: Affine, path: Path) -> tuple[int, int]:
-        low = high = form.constant
+    def _range(self, op: str, form: Affine, path: Path) -> Range:
+        low: Number = form.constant
+        high: Number = form.constant
         for axis, coefficient in form.terms.items():
             last = coefficient * (self.extent(op, axis.name, path) - 1)
-            low, high = low + min(0, last), high + max(0, last)
+            low, high = low + least(last, 0), high + greatest(last, 0)
         return low, high + 1
 
-    def extent(self, op: str, axis: str, path: Path) -> int:
+    def extent(self, op: str, axis: str, path: Path) -> Number:
         """How many values of a loop one execution of the node at `path` covers."""
         compute = self.problem.compute(op)
         whole = next(int(a.extent) for a in compute.loops if a.name == axis)  # type: ignore[arg-type]
@@ -165,23 +252,24 @@ class _Slices:
             return whole  # an ordered accumulation gives all of it
         place, _ = self.places[op]
         name = self.problem.names[op, axis]
-        factors = [loop.trips for loop in self._loops(place, path) if loop.name == name]
+        factors = [factor for loop, factor in self._loops(place, path) if loop.name == name]
         ranges = []
         for consumer, form in self.problem.derived.get((op, axis), ()):
             if consumer in self.places:
                 shared = same_path(place, self.places[consumer][0])
                 ranges.append(self._range(consumer, form, path if shared[: len(path)] == path else shared))
         if not ranges:
-            return min(whole, prod(factors))
-        hull = max(b for _, b in ranges) - min(a for a, _ in ranges)
-        return min(whole, hull, prod(factors)) if factors else min(whole, hull)
+            return least(prod(factors), whole)
+        hull = reduce(greatest, (b for _, b in ranges)) - reduce(least, (a for a, _ in ranges))
+        return least(least(hull, whole), prod(factors)) if factors else least(hull, whole)
 
-    def _loops(self, place: Path, path: Path) -> list[Loop]:
-        """The loops from the node at `path` down to a leaf, the micro-kernel's included."""
-        found = [loop for depth in range(len(path), len(place)) for loop in self._own(place[:depth])]
+    def _loops(self, place: Path, path: Path) -> list[tuple[Loop, Number]]:
+        """The loops from the node at `path` down to a leaf with their factors, the micro-kernel's included."""
+        found = [pair for depth in range(len(path), len(place)) for pair in self._own(place[:depth])]
         leaf = next(leaf for at, leaf in self.places.values() if at == place)
-        return [*found, *(leaf.kernel.quantum if leaf.kernel is not None else ())]
+        return [*found, *((loop, loop.trips) for loop in (leaf.kernel.quantum if leaf.kernel is not None else ()))]
 
-    def _own(self, path: Path) -> tuple[Loop, ...]:
+    def _own(self, path: Path) -> list[tuple[Loop, Number]]:
         tile = self.tiles.get(path)
-        return tile.loops if tile is not None else ()
+        loops = tile.loops if tile is not None else ()
+        return [(loop, _factor(loop, self.factors, path, number)) for number, loop in enumerate(loops)]

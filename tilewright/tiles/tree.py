@@ -26,6 +26,7 @@ from tilewright.intrinsics.mapping import ProductMapping
 Path = tuple[int, ...]  #: where a node stands: the number of the child taken at each node from the root
 
 
+RETENTION = ("keep", "bypass")  #: what a tile says about tensors: fields, keywords and keys of JSON
 ONCE = "once"  #: the name of a loop of one step, where a tile needs a loop
 
 
@@ -160,16 +161,31 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A loop nest at one memory level around one child; all its loops have one binding."""
+    """A loop nest at one memory level around one child; all its loops have one binding.
+
+    `keep` names tensors that stay in the next inner level from step to step: those that `Seq` would drop, and values of
+    which a step then computes only the part that the step before did not (the halo of a window). `bypass` names
+    tensors that the tile's own level does not hold: they move between the level outside and the one inside.
+    """
 
     level: str
     loops: tuple[Loop, ...]
     child: Tile | Scope | Stage | Leaf
     binding: Binding = Binding.TP
     hints: tuple[Hint, ...] = ()
+    keep: tuple[str, ...] = ()
+    bypass: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "loops", tuple(self.loops))
+        for field in ("loops", "keep", "bypass"):
+            object.__setattr__(self, field, tuple(getattr(self, field)))
+        for field in ("keep", "bypass"):
+            tensors = getattr(self, field)
+            if not all(tensors) or len(set(tensors)) != len(tensors):
+                raise InvalidTree(
+                    f"a tile at {self.level} has {field} {', '.join(map(repr, tensors))}",
+                    help="name each tensor once",
+                )
         if not re.fullmatch(r"[A-Za-z0-9_]+", self.level):
             raise InvalidTree(f"a tile is at level {self.level!r}", help="letters, digits and _, as DRAM, L2 or 0")
         names = [loop.name for loop in self.loops]
@@ -285,7 +301,13 @@ def to_json(tree: Node) -> dict[str, Any]:
     """A tree as dicts, lists, strings and numbers, for the tuning database."""
     if isinstance(tree, Tile):
         loops = [[loop.name, loop.factor] for loop in tree.loops]
-        return {"level": tree.level, tree.binding.value: loops, **_hints_to_json(tree), "child": to_json(tree.child)}
+        return {
+            "level": tree.level,
+            tree.binding.value: loops,
+            **{field: list(tensors) for field in RETENTION if (tensors := getattr(tree, field))},
+            **_hints_to_json(tree),
+            "child": to_json(tree.child),
+        }
     if isinstance(tree, Stage):
         return {"stage": tree.tensor, "level": tree.level, "slots": tree.slots, "child": to_json(tree.child)}
     if isinstance(tree, Scope):
@@ -338,10 +360,12 @@ def _node_of(value: Any, where: str, depth: int) -> Node:
     keys = set(value)
     hints = _list(value.get("hints", []), f"{where}.hints", _hint)
     for binding in Binding:
-        if keys - {"hints"} == {"level", binding.value, "child"}:
+        if keys - {"hints", *RETENTION} == {"level", binding.value, "child"}:
             _require(isinstance(value["level"], str), where, f"a level is {_shown(value['level'])}, not text")
             loops = _list(value[binding.value], f"{where}.{binding.value}", _loop)
-            return Tile(value["level"], loops, _node(value["child"], f"{where}.child", depth + 1), binding, hints)
+            keep, bypass = (_list(value.get(field, []), f"{where}.{field}", _tensor) for field in RETENTION)
+            child = _node(value["child"], f"{where}.child", depth + 1)
+            return Tile(value["level"], loops, child, binding, hints, keep, bypass)
     if keys == {"stage", "level", "slots", "child"}:
         for key in ("stage", "level"):
             _require(isinstance(value[key], str), where, f"{key} is {_shown(value[key])}, not text")
@@ -357,7 +381,8 @@ def _node_of(value: Any, where: str, depth: int) -> Node:
     raise InvalidTree(
         f"a node has the keys {', '.join(sorted(map(str, keys))) or '(none)'}",
         where=where,
-        help="level, for, par or unroll, child; or stage, level, slots, child; or seq, shar, para or pipe; or op",
+        help="level, for, par or unroll, child, perhaps keep, bypass and hints; or stage, level, slots, child; "
+        "or seq, shar, para or pipe; or op",
     )
 
 
@@ -365,6 +390,11 @@ def _inner(node: Node) -> TileTree:
     if isinstance(node, Leaf):
         raise InvalidTree(f"a scope or stage holds op {node.op} itself", help="put a tile around it")
     return node
+
+
+def _tensor(value: Any, where: str) -> str:
+    _require(isinstance(value, str), where, f"a tensor is {_shown(value)}, not a name")
+    return str(value)
 
 
 def _hint(value: Any, where: str) -> Hint:

@@ -26,6 +26,16 @@ from tilewright.options import Options
 PARSED = ("reproduce", "calibrate", "emulate", "validate", "bench", "demo", "doctor")
 
 
+PRODUCT = """
+input A: f16[32, 16]
+input B: f16[16, 32]
+C: f16[m:32, n:32] += A[m, k] * B[k, n] over k:16
+output C
+tree
+@DRAM for m:2, n:2 { @L1 for m:16, n:16, k:16 { @RF for once:1 { op C } } }
+"""
+
+
 def examples() -> list[str]:
     """Every command line in the epilogs, with lines that end in a backslash joined."""
     found = []
@@ -82,6 +92,7 @@ def _files() -> None:
     np.savez("in.npz", x=np.ones((4, 6), np.float32))
     Path("other.yaml").write_text("extends: x86-64-v3\nname: other\n")
     Path("mine.yaml").write_text(_record())
+    Path("chain.tile").write_text(PRODUCT)
 
 
 def _record() -> str:

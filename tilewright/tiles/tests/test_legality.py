@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tilewright.errors import InvalidExpression
-from tilewright.expr.core import Apply, Axis, Read, Tensor
+from tilewright.expr.core import Apply, Axis, Read, Tensor, apply
 from tilewright.expr.ordered import Ordered, PrefixScan, Scatter, Sort
 from tilewright.expr.text import parse_graph
 from tilewright.tiles import legality
 from tilewright.tiles.kernel import Kernel, Statement, expressions
 from tilewright.tiles.legality import check, violations
 from tilewright.tiles.notation import parse_tree
-from tilewright.tiles.problem import Problem
+from tilewright.tiles.problem import NEW, OLD, Problem, Rescaling
 from tilewright.tiles.resources import Level, Resources, footprints, processing_elements, working_set
 from tilewright.tiles.tree import Tile, walk
 
@@ -310,6 +310,68 @@ def test_spec1_g40_two_products_and_a_softmax() -> None:
     with pytest.raises(legality.Recomputation, match="n:5 at DRAM is no loop of C and would compute it 5 times"):
         check(parse_tree(again), subject)
     check(parse_tree(again), subject, recompute=True)
+
+
+def running_softmax(*rescaled: tuple[str, str]) -> Problem:
+    """Attention whose sums are rescaled when a running value changes: by name of the sum and of the running value."""
+    nodes = parse_graph("""
+        input S: f32[8, 16]
+        input V: f32[16, 4]
+        M: f32[i:8] max= S[i, l] over l:16
+        E: f32[i:8, l:16] = exp(S[i, l] - M[i])
+        T: f32[i:8] += E[i, l] over l:16
+        P: f32[i:8, l:16] = E[i, l] / T[i]
+        O: f32[i:8, j:4] += P[i, l] * V[l, j] over l:16
+        output O""").nodes
+    old, new = (Tensor(name, (), "f32")[()] for name in (OLD, NEW))
+    factors = {"M": apply("exp", old - new), "T": old / new}
+    return Problem.of(nodes, [Rescaling(total, running, factors[running]) for total, running in rescaled])
+
+
+FUSED_SOFTMAX = "@DRAM for l:4 {{ shar[{}] }}".format(
+    ", ".join(f"@L1 for i:8, l:4{', j:4' * (op == 'O')} {{ op {op} }}" for op in "METPO")
+)
+
+
+def test_rescaled_sums_let_their_loop_be_shared() -> None:
+    tree = parse_tree(FUSED_SOFTMAX)
+    check(tree, running_softmax(("T", "M"), ("O", "M"), ("O", "T")))
+    for missing in (("T", "M"), ("O", "M"), ("O", "T")):
+        rest = [pair for pair in (("T", "M"), ("O", "M"), ("O", "T")) if pair != missing]
+        found = list(violations(tree, running_softmax(*rest)))
+        assert {type(error) for error in found} == {legality.SplitSoftmax}
+        assert {error.message.split(" and ")[0].split()[-1] for error in found} == {missing[1]}
+
+
+@pytest.mark.parametrize(
+    ("total", "running", "message", "help"),
+    [
+        ("Q", "M", "Q is rescaled but no expression", "one of M, E, T, P, O"),
+        ("M", "T", "M is rescaled but no sum", "one of T, O"),
+        ("T", "P", "T is rescaled when P changes, but does not sum over its loop what uses it", "one of (none)"),
+        ("T", "T", "T is rescaled when T changes", "one of O"),
+    ],
+)
+def test_a_rescaling_that_no_step_could_carry_out(total: str, running: str, message: str, help: str) -> None:
+    nodes = running_softmax().computes
+    with pytest.raises(InvalidExpression, match=message) as raised:
+        Problem.of(nodes, [Rescaling(total, running, Tensor(NEW, (), "f32")[()])])
+    assert raised.value.help == help
+
+
+def test_a_rescaling_is_by_old_and_new_values() -> None:
+    nodes = running_softmax().computes
+    with pytest.raises(InvalidExpression, match="T is rescaled by an expression of") as raised:
+        Problem.of(nodes, [Rescaling("T", "M", Read(Tensor("S", (), "f32"), ()))])
+    assert raised.value.help == "only of old and new M"
+
+
+def test_a_tile_keeps_and_bypasses_its_own_tensors() -> None:
+    tree = "@DRAM for m:2, l:3 {} {{ shar[@L1 for m:4, l:2, k:4 {{ op C }}, @L1 for m:4, l:2, n:5 {{ op E }}] }}"
+    check(parse_tree(tree.format("keep A, C bypass D")), chain())
+    with pytest.raises(legality.WrongRetention, match="the tile at DRAM has keep X, which nothing") as raised:
+        check(parse_tree(tree.format("keep X")), chain())
+    assert raised.value.help == "one of A, B, C, D, E"
 
 
 def test_rows_of_a_softmax_may_be_tiled() -> None:

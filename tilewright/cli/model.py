@@ -1,0 +1,174 @@
+"""`tilewright model`: what a tile tree costs on a machine, predicted without running it."""
+
+from __future__ import annotations
+
+import csv
+import io
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli.arguments import AsJson, Machine
+from tilewright.cli.console import NEGATIVE, show_json, table
+from tilewright.errors import InvalidArgument
+from tilewright.files import require_writable, write_file
+
+if TYPE_CHECKING:
+    from tilewright.tiles.analysis import Analysis
+
+EPILOG = """\
+\b
+example: tilewright model chain.tile --machine edge
+         tilewright model chain.tile --machine edge --json
+         tilewright model chain.tile --machine edge --csv out
+         tilewright model chain.tile --machine edge \\
+             --sweep L1.capacity_bytes=65536,4194304
+exit status: 0 analysed, 1 the tree is too large for the machine,
+             2 a file, a tree or a field that is not legal
+"""
+
+
+class Latency(StrEnum):
+    """How times of loads, computation and stores are put together."""
+
+    PHASES = "phases"
+    STEPWISE = "stepwise"
+
+
+File = Annotated[Path, typer.Argument(metavar="FILE.tile", help="expressions and a tile tree", show_default=False)]
+LatencyName = Annotated[
+    Latency,
+    typer.Option("--latency", help="phases that overlap as wholes, or every step by itself, with the ports it takes"),
+]
+Csv = Annotated[
+    Path | None,
+    typer.Option("--csv", metavar="PREFIX", help="write PREFIX.csv (metric, value) and PREFIX.mapping.txt, the tree"),
+]
+Imperfect = Annotated[bool, typer.Option("--imperfect", help="factors may exceed an extent: clipped edges")]
+Recompute = Annotated[
+    bool, typer.Option("--recompute", help="loops may run an expression again that they do not advance")
+]
+SweepText = Annotated[
+    str | None,
+    typer.Option("--sweep", metavar="FIELD=V,…", help="a row of CSV per value of a field of the machine, as "
+                 "L1.capacity_bytes or clock_hz"),
+]  # fmt: skip
+
+
+def model(
+    file: File,
+    machine: Machine = "host",
+    latency: LatencyName = Latency.PHASES,
+    csv_prefix: Csv = None,
+    sweep: SweepText = None,
+    imperfect: Imperfect = False,
+    recompute: Recompute = False,
+    as_json: AsJson = False,
+) -> None:
+    """Predict cycles, energy, and what every memory level holds, loads and stores."""
+    from tilewright.machine.registry import resolve
+    from tilewright.tiles.analysis import analyse
+    from tilewright.tiles.file import read_tile_file
+    from tilewright.tiles.legality import TooLarge, violations
+    from tilewright.tiles.machines import resources
+    from tilewright.tiles.notation import print_tree
+    from tilewright.tiles.report import facts
+
+    outputs = [] if csv_prefix is None else [Path(f"{csv_prefix}{end}") for end in (".csv", ".mapping.txt")]
+    for path in outputs:
+        require_writable(path, "--csv")
+    given = read_tile_file(file)
+    problem, tree, target = given.problem, given.tree, resolve(machine)
+    available = resources(target)
+    refused = list(violations(tree, problem, imperfect=imperfect, recompute=recompute, resources=available))
+    for each in refused:
+        if not isinstance(each, TooLarge):
+            raise each
+    if sweep is not None:
+        if as_json or csv_prefix is not None:
+            raise InvalidArgument("a sweep prints CSV", where="--sweep", help="without --json and --csv")
+        field, values = sweep_of(sweep)
+        lines = []
+        for value in values:
+            found = analyse(tree, problem, resources(with_field(target, field, value)), mode=latency.value)
+            lines.append({field: value, **found.metrics()})
+        print(_csv(lines), end="")
+        return
+    found = analyse(tree, problem, available, mode=latency.value)
+    shown = {**facts(found, problem), "too_large": [each.message for each in refused]}
+    if csv_prefix is not None:
+        write_file(outputs[0], _metrics(found).encode(), where="--csv")
+        write_file(outputs[1], print_tree(tree, indented=True).encode(), where="--csv")
+    if as_json:
+        show_json(shown)
+    else:
+        _show(shown)
+    if refused:
+        raise typer.Exit(NEGATIVE)
+
+
+def _show(shown: dict[str, Any]) -> None:
+    from tilewright.tiles.report import rows
+
+    for message in shown["too_large"]:
+        print(f"too large: {message}")
+    print(f"{shown['cycles']:,.0f} cycles, bounded by {shown['bottleneck']}; {shown['units']:,} units, "
+          f"{100 * shown['utilisation']:.1f} % of their peak")  # fmt: skip
+    print(f"{shown['energy']:.4g} {shown['energy_unit']}\n")
+    heads = ("level", "holds", "capacity", "fill", "read", "update", "instances", "slowdown", "energy")
+    table({name: "left" if name == "level" else "right" for name in heads}, rows(shown))
+
+
+def sweep_of(text: str) -> tuple[str, list[int | float]]:
+    """The field and the values of `--sweep`.
+
+    >>> sweep_of("L1.capacity_bytes=65536,131072")
+    ('L1.capacity_bytes', [65536, 131072])
+    """
+    field, equals, values = text.partition("=")
+    parts = values.split(",")
+    try:
+        if not field or not equals:
+            raise ValueError
+        return field, [int(part) if part.strip().isdecimal() else float(part) for part in parts]
+    except ValueError:
+        raise InvalidArgument(
+            f"{text!r} is no sweep", where="--sweep", help="FIELD=VALUE,VALUE, as clock_hz=1e9,2e9"
+        ) from None
+
+
+def with_field(machine: Any, field: str, value: float) -> Any:
+    """The machine with another value of a field: its own, or that of a memory level, as ``L1.capacity_bytes``.
+
+    Raises InvalidArgument for a field that the description does not have, InvalidMachine for a value that it refuses.
+    """
+    from tilewright.machine.registry import machine_from_json
+
+    facts = machine.to_json()
+    level, _, name = field.rpartition(".")
+    owners = {each["name"]: each for each in facts.get("levels", facts.get("caches", ()))} | {"": facts}
+    if level not in owners or not isinstance(owners[level].get(name), int | float):
+        legal = [
+            f"{owner}.{key}" if owner else key
+            for owner, values in owners.items()
+            for key, known in values.items()
+            if isinstance(known, int | float) and not isinstance(known, bool)
+        ]
+        raise InvalidArgument(f"{machine.name} has no number {field!r}", where="--sweep",
+                              help=f"one of {', '.join(legal)}")  # fmt: skip
+    owners[level][name] = value
+    return machine_from_json(facts)
+
+
+def _metrics(found: Analysis) -> str:
+    return _csv([{"metric": name, "value": value} for name, value in found.metrics().items()])
+
+
+def _csv(lines: list[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(lines[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue()

@@ -1,0 +1,131 @@
+"""`tilewright model` and `tilewright validate tileflow`: their numbers, files, and errors."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tilewright.cli.main import app
+from tilewright.tiles.file import read_tile_file
+
+DATA = Path(__file__).parents[3] / "tests" / "data" / "tileflow"
+CHAIN = """
+input A: f16[8, 4]
+input B: f16[4, 6]
+input D: f16[6, 5]
+C: f16[m:8, l:6] += A[m, k] * B[k, l] over k:4
+E: f16[m:8, n:5] += C[m, l] * D[l, n] over l:6
+output E
+tree
+@DRAM for m:2, l:3 {
+  shar[
+    @L1 for m:4, l:2, k:4 { @RF for once:1 { op C } },
+    @L1 for m:4, l:2, n:5 { @RF for once:1 { op E } }
+  ]
+}
+"""
+
+
+@pytest.fixture(autouse=True)
+def chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("chain.tile").write_text(CHAIN)
+
+
+def run(*arguments: str, status: int = 0) -> str:
+    result = CliRunner().invoke(app, list(arguments), prog_name="tilewright")
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+def test_what_levels_move_is_that_of_the_worked_example() -> None:
+    """Spec 1, section 5.4: the row of `Shar`."""
+    found = json.loads(run("model", "chain.tile", "--machine", "edge", "--json"))
+    tensors = found["levels"]["DRAM"]["tensors"]
+    assert {name: tensors[name]["read"] for name in "ABDE"} == {"A": 32, "B": 48, "D": 60, "E": 0}
+    assert tensors["E"]["update"] == 40
+    assert "C" not in tensors
+    assert found["levels"]["L1"]["footprint"] == 70 - 8  # words; C, which both children hold, counts once
+    assert found["levels"]["L1"]["capacity"] == 2_097_152
+    assert found["energy_unit"] == "16-bit multiply-adds"
+    text = run("model", "chain.tile", "--machine", "edge")
+    assert f"{found['cycles']:,.0f} cycles, bounded by {found['bottleneck']}" in text
+
+
+def test_files_have_every_metric_and_the_tree() -> None:
+    run("model", "chain.tile", "--machine", "edge", "--csv", "out")
+    metrics = dict(csv.reader(Path("out.csv").read_text().splitlines()))
+    assert (metrics["metric"], metrics["DRAM::Read::A"], metrics["L1::Fill"]) == ("value", "32", "140")
+    assert "@L1 for m:4, l:2, k:4" in Path("out.mapping.txt").read_text()
+
+
+def test_a_sweep_has_a_row_per_value() -> None:
+    text = run("model", "chain.tile", "--machine", "edge", "--sweep", "DRAM.read_words_per_cycle=0.01,30")
+    slow, fast = csv.DictReader(io.StringIO(text))
+    assert float(slow["Cycle"]) == 140 / 0.01 > float(fast["Cycle"])
+
+
+def test_a_tree_that_is_too_large_is_analysed_and_said_to_be() -> None:
+    text = run("machines", "edge")
+    Path("tiny.yaml").write_text(text.replace("4194304", "100"))
+    found = json.loads(run("model", "chain.tile", "--machine", "tiny.yaml", "--json", status=1))
+    assert "L1" in found["too_large"][0]
+    assert found["levels"]["L1"]["footprint"] > found["levels"]["L1"]["capacity"] == 50
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["absent.tile"], "absent.tile"),
+        (["chain.tile", "--sweep", "L9.size=1"], "L1.capacity_bytes"),
+        (["chain.tile", "--sweep", "L1.capacity_bytes=0"], "capacity_bytes"),
+        (["chain.tile", "--sweep", "L1.capacity_bytes"], "FIELD=VALUE"),
+        (["chain.tile", "--sweep", "L1.capacity_bytes=1", "--json"], "without --json"),
+        (["chain.tile", "--machine", "host"], "L1"),
+    ],
+)
+def test_errors_say_what_is_legal(arguments: list[str], said: str) -> None:
+    given = arguments if "--machine" in arguments else [*arguments, "--machine", "edge"]
+    assert said in run("model", *given, status=2)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [("m:2, l:3", "m:3, l:3", "L1 coverage"), ("@L1 for m:4, l:2, k:4", "@L7 for m:4, l:2, k:4", "L7"),
+     ("m:2, l:3", "k:2, m:2, l:3", "L"), ("\ntree\n", "\ntrees\n", "tree")],
+)  # fmt: skip
+def test_trees_that_are_not_legal_are_refused(old: str, new: str, said: str) -> None:
+    Path("chain.tile").write_text(CHAIN.replace(old, new))
+    assert said in run("model", "chain.tile", "--machine", "edge", status=2)
+
+
+def test_dumped_trees_have_the_cycles_of_the_comparison() -> None:
+    rows = (DATA / "tileflow_fused_gemm_rtl.csv").read_text().splitlines()
+    Path("fused.csv").write_text("\n".join([rows[0], rows[1], rows[40]]) + "\n")
+    found = json.loads(run("validate", "tileflow", "--fused", "fused.csv", "--dump", "trees", "--json"))
+    assert found["fused"]["rows"] == found["fused"]["bits_equal_rows"] == 2
+    errors = []
+    for number, row in ((1, rows[1]), (2, rows[40])):
+        path = f"trees/fused-{number:03}.tile"
+        assert read_tile_file(Path(path)).problem.computes[0].name == "C"
+        text = run("model", path, "--machine", "tileflow-rtl", "--latency", "stepwise", "--json")
+        errors.append(abs(json.loads(text)["cycles"] / int(row.split(",")[12]) - 1))
+    assert found["fused"]["mean_abs_error"] == pytest.approx(sum(errors) / 2, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("M,N,K\n1,1,1\n", "no column micro_M"), ("M,N,K,micro_M,micro_N,micro_K,rtl_cycles\n", "no rows"),
+     ("M,N,K,micro_M,micro_N,micro_K,rtl_cycles\n16,16,16,16,16,x,700\n", "rows.csv:2")],
+)  # fmt: skip
+def test_rows_that_are_none_are_refused(text: str, said: str) -> None:
+    Path("rows.csv").write_text(text)
+    assert said in run("validate", "tileflow", "--gemm", "rows.csv", status=2)
+    run("validate", "tileflow", status=2)

@@ -1,0 +1,264 @@
+"""What a tile tree costs on a machine: cycles, energy, traffic and footprint of every level (spec 1, section 5).
+
+One evaluation serves one tree, or all trees of one topology with different factors: then every number of the result is
+an array with one entry per tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from tilewright.dataclass import dataclass
+from tilewright.expr import dtypes
+from tilewright.tiles.energy import access_energies, mac_energy
+from tilewright.tiles.latency import Phases, phases, stepwise, words
+from tilewright.tiles.movement import Boundaries, Point
+from tilewright.tiles.nest import Nest, Unanalysable
+from tilewright.tiles.problem import Problem
+from tilewright.tiles.resources import (
+    Level,
+    Number,
+    Resources,
+    footprint_bytes,
+    footprints,
+    greatest,
+    processing_elements,
+)
+from tilewright.tiles.traffic import Moved, Traffic
+from tilewright.tiles.tree import SIMULTANEOUS, Binding, Node, Path, Scope, Tile, TileTree
+
+Mode = Literal["phases", "stepwise"]
+
+
+@dataclass(frozen=True)
+class LevelUse:
+    """What a tree does with one memory level; counts are elements in the whole run, of all instances together.
+
+    `read` are reads by children, `update` write-backs from children, `fill` what comes from the level outside, each by
+    tensor. `accesses` are their words, `energy` is in 16-bit multiply-adds, `energy_source` says by which table.
+    `footprint_bytes` is what one instance holds at most, `instances` how many are used. `slowdown` is the time of the
+    tiles at this level over that of their children, 1 or more; `demand_words_per_cycle` is what the level gives and
+    takes in the mean, over all of its instances.
+    """
+
+    level: Level
+    read: Mapping[str, Number]
+    update: Mapping[str, Number]
+    fill: Mapping[str, Number]
+    accesses: Number
+    energy: Number
+    energy_source: str
+    footprint_bytes: Number
+    instances: Number
+    slowdown: Number
+    demand_words_per_cycle: Number
+
+    @property
+    def capacity_use(self) -> Number:
+        """The part of an instance that is used; 0 where its size is unlimited."""
+        capacity = self.level.capacity_bytes
+        return 0 * self.footprint_bytes if capacity is None else self.footprint_bytes / capacity
+
+    @property
+    def spatial_use(self) -> Number:
+        """The part of the level's instances that is used."""
+        return self.instances / self.level.instances
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """Cycles and energy of a tree, and what each level contributes. Energy is in 16-bit multiply-adds.
+
+    `operations` counts evaluations of expressions, `busiest` those of the unit that does most, `units` those in use.
+    `bottleneck` is "compute", or a level with "read" or "write".
+    """
+
+    cycles: Number
+    energy: Number
+    operations: Number
+    operation_energy: Number
+    busiest: Number
+    units: Number
+    utilisation: Number
+    bottleneck: Any
+    levels: tuple[LevelUse, ...]
+    resources: Resources
+    traffic: Traffic
+
+    def metrics(self) -> dict[str, Number]:
+        """Every number by the name that reports use (spec 1, section 5.10)."""
+        found: dict[str, Number] = {"Cycle": self.cycles, "Energy": self.energy, "Flops": self.operations}
+        found["Compute::Energy"] = self.operation_energy
+        for use in self.levels:
+            name = use.level.name
+            for kind, counts in (("Read", use.read), ("Update", use.update), ("Fill", use.fill)):
+                found[f"{name}::{kind}"] = sum(counts.values())
+                found.update({f"{name}::{kind}::{tensor}": count for tensor, count in counts.items()})
+            found[f"{name}::Accesses"], found[f"{name}::Energy"] = use.accesses, use.energy
+            found[f"{name}::SlowDown"], found[f"{name}::CapUtil"] = use.slowdown, use.capacity_use
+            found[f"{name}::SpatialUtil"] = use.spatial_use
+            found[f"MEM::{name}"], found[f"SPATIAL::{name}"] = use.capacity_use, use.spatial_use
+        return found
+
+
+def analyse(
+    tree: TileTree,
+    problem: Problem,
+    resources: Resources,
+    *,
+    factors: Any = None,
+    mode: Mode = "phases",
+    compat_evict: bool = False,
+    exact_pipe: bool = False,
+) -> Analysis:
+    """Analyse a tree, or with `factors` of shape (trees, open loops) all trees of its topology.
+
+    `mode` "phases" is Eq. 3.22; "stepwise" runs the outermost nest step by step, and is for one tree at a time.
+    The other options are those of `movement` and `latency.phases`. Raises Unanalysable for a tree whose movement is not
+    defined on the levels of the machine; a tree that is too large for it is analysed all the same.
+    """
+    return Analyser(tree, problem, resources, compat_evict=compat_evict).analysis(
+        factors, mode=mode, exact_pipe=exact_pipe
+    )
+
+
+class Analyser:
+    """A topology on a machine: what does not depend on factors is found once."""
+
+    def __init__(
+        self, tree: TileTree, problem: Problem, resources: Resources, *, compat_evict: bool = False
+    ) -> None:
+        self.resources = resources
+        self.nest = Nest(tree, problem, resources)
+        self.boundaries = Boundaries(self.nest, compat_evict=compat_evict)
+
+    def analysis(self, factors: Any = None, *, mode: Mode = "phases", exact_pipe: bool = False) -> Analysis:
+        """As `analyse`, with these factors."""
+        nest, resources = self.nest, self.resources
+        point = self.boundaries.point(factors)
+        # The units' own registers are not moved between: what they read is the operands of every operation.
+        traffic = self.boundaries.traffic_at(point, outermost=len(nest.levels) - 1)
+        times = phases(self.boundaries, point, traffic, resources, exact_pipe=exact_pipe)
+        cycles = times[()].cycles
+        if mode == "stepwise":
+            if point.in_batch:
+                raise Unanalysable(
+                    "step-wise latency of a batch of trees", where="tile tree", help="one tree at a time, or phases"
+                )
+            cycles = stepwise(self.boundaries, point, traffic, resources, times)
+        points = {op: self.boundaries.points(point, op) for op in nest.places}
+        operations = sum(every for every, _ in points.values())
+        placed = {(loop.tile, loop.index): factor for loop, factor in point.factors.items()}
+        units = processing_elements(nest.tree, placed)
+        energy = sum(every * self._operation_energy(op) for op, (every, _) in points.items())
+        held = footprints(nest.tree, nest.problem, dedupe=True, weight=footprint_bytes, factors=placed)
+        uses = tuple(
+            self._use(number, point, traffic, times, held, {op: every for op, (every, _) in points.items()}, cycles)
+            for number in range(len(nest.levels))
+        )
+        available = resources.units if resources.units is not None else units
+        return Analysis(
+            cycles,
+            energy + sum(use.energy for use in uses),
+            operations,
+            energy,
+            sum(most for _, most in points.values()),
+            units,
+            operations / (greatest(cycles, 1e-9) * available * resources.operations_per_cycle),
+            times[()].bottleneck,
+            uses,
+            resources,
+            traffic,
+        )
+
+    def _operation_energy(self, op: str) -> float:
+        if self.resources.operation_energy_macs is not None:
+            return self.resources.operation_energy_macs
+        compute = self.nest.computes[op]
+        bits = [8 * dtypes.size_bytes(read.tensor.dtype) for read in compute.reads()][:2]
+        first = bits[0] if bits else 8 * dtypes.size_bytes(compute.output.dtype)
+        return mac_energy(first, bits[1] if len(bits) > 1 else first)
+
+    def _use(
+        self,
+        number: int,
+        point: Point,
+        traffic: Traffic,
+        times: Mapping[Path, Phases],
+        held: Mapping[Path, Number],
+        points: Mapping[str, Number],
+        cycles: Number,
+    ) -> LevelUse:
+        nest, level = self.nest, self.nest.levels[number]
+        inner = traffic.at(level.name) if number < len(nest.levels) - 1 else self._operands(points)
+        outer = traffic.into(level.name)
+        read, update = words(nest, level, inner, "loads"), words(nest, level, inner, "stores")
+        fill = words(nest, level, outer, "fills")
+        read_energy, write_energy, source = access_energies(level)
+        footprint: Number = 0
+        for path, size in held.items():
+            tile = nest.nodes[path]
+            assert isinstance(tile, Tile)
+            splits = isinstance(tile.child, Tile) and tile.child.level == tile.level
+            if number and nest.level(path) == number - 1 and not splits:
+                footprint = greatest(footprint, size)
+        slowdown: Number = 1.0
+        for top in nest.tops:
+            if nest.level(top) == number and number < len(nest.levels) - 1:
+                slowdown = greatest(slowdown, times[top].cycles / greatest(times[top].inner, 1e-9))
+        if number == len(nest.levels) - 1:
+            slowdown = self._operand_slowdown(level, times)
+        return LevelUse(
+            level,
+            {name: moved.loads for name, moved in inner.items()},
+            {name: moved.stores for name, moved in inner.items()},
+            {name: moved.fills for name, moved in outer.items()},
+            read + update + fill,
+            read * read_energy + (update + fill) * write_energy,
+            source,
+            footprint,
+            _instances(nest.tree, nest, number, point, ()),
+            slowdown,
+            (read + update) / greatest(cycles, 1e-9),
+        )
+
+    def _operand_slowdown(self, level: Level, times: Mapping[Path, Phases]) -> Number:
+        slowdown: Number = 1.0
+        for place in self.nest.places.values():
+            slowdown = greatest(slowdown, times[place].cycles / greatest(times[place].inner, 1e-9))
+        return slowdown
+
+    def _operands(self, points: Mapping[str, Number]) -> dict[str, Moved]:
+        """What the units read from the innermost level and write to it: every operand of every operation."""
+        reads: dict[str, Number] = {}
+        writes: dict[str, Number] = {}
+        for op, count in points.items():
+            compute = self.nest.computes[op]
+            for read in compute.reads():
+                reads[read.tensor.name] = reads.get(read.tensor.name, 0) + count
+            if compute.reduce:
+                reads[op] = reads.get(op, 0) + count
+            writes[op] = count
+        names = dict.fromkeys((*reads, *writes))
+        return {name: Moved(reads.get(name, 0), reads.get(name, 0), writes.get(name, 0)) for name in names}
+
+
+def _instances(node: Node, nest: Nest, level: int, point: Point, path: Path) -> Number:
+    """How many instances of a level a subtree uses."""
+    if isinstance(node, Tile) and nest.level(path) < level:
+        used = _instances(node.child, nest, level, point, (*path, 0))
+        for loop in nest.loops[path]:
+            used = used * (point.factors[loop] if node.binding is Binding.SP else 1)
+        return used
+    if isinstance(node, Scope):
+        parts = [_instances(child, nest, level, point, (*path, n)) for n, child in enumerate(node.children)]
+        if node.kind in SIMULTANEOUS and any(np.any(part > 1) for part in parts):
+            return sum(parts)
+        most = parts[0]
+        for part in parts[1:]:
+            most = greatest(most, part)
+        return most
+    return 1

@@ -1,0 +1,234 @@
+"""The data movement of a tile tree by walking every step of it: the definition that the fast method must agree with.
+
+Each memory instance holds at most one slice of a tensor. A visit to a child asks for the child's slice: what the
+instance lacks is loaded, and what the child wrote earlier and does not need any more is stored. The state stays until
+the next visit, so that data which consecutive steps share moves once. Spec 1, section 5.4, is the source; where it is
+silent, this file decides:
+
+* A child that writes a tensor loads of it only what it goes on summing up: nothing at the first step of its temporal
+  reduction loops, also when a loop runs the child again.
+* What a child wrote is stored whole before another child of the same memory reads it.
+* After a child of `Seq`, its tensors are dropped that the next child does not need. After the last child, the next one
+  is the first again where the scope fills a tile, and nobody where it stands in another scope. Tensors that a tile of
+  the nest around keeps are not dropped.
+* Of a value that a tile keeps, a step computes what the step before it along the innermost loop that moves it did not.
+* Children share the slices of a memory instance when they stand inside the same spatial tiles of the nest.
+* With `multicast`, instances that differ in spatial loops which do not move the slice read it together. Without it each
+  one reads. Stores of such instances are one store: the level adds up what they computed.
+* Nothing stays in the inner levels between the children of a scope that no tile surrounds.
+* A level that accumulates needs no loads of partial sums.
+* A memory that does not retain loads what a child reads at each visit. What the child writes stays.
+* A slice is clipped to its tensor along each dimension, a step to the extents of its loops.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from itertools import product
+
+from tilewright.dataclass import dataclass
+from tilewright.tiles.nest import LoopAt, Nest, bound
+from tilewright.tiles.problem import Problem
+from tilewright.tiles.resources import Number, Resources
+from tilewright.tiles.traffic import Moved, Traffic
+from tilewright.tiles.tree import Kind, Leaf, Path, Scope, Tile, TileTree
+
+Box = tuple[tuple[int, int], ...]
+Digits = dict[LoopAt, int]
+
+
+def walk(
+    tree: TileTree, problem: Problem, *, resources: Resources | None = None, compat_evict: bool = False
+) -> Traffic:
+    """Loads, fills and stores of every tensor at every level of a tree, by execution of all of its steps.
+
+    Without `resources`, the levels are those that the tree names, and each can multicast. `compat_evict` counts as the
+    public artifact of TileFlow does: `Pipe` drops slices as `Seq` does, and a first partial sum is loaded as well.
+    Raises Unanalysable for a tree without a defined movement. The time is proportional to the steps of the tree.
+    """
+    nest = Nest(tree, problem, resources)
+    return walk_nest(nest, bound(nest), compat_evict=compat_evict)
+
+
+def walk_nest(nest: Nest, factors: Mapping[LoopAt, int], *, compat_evict: bool = False) -> Traffic:
+    """As `walk`, for a tree that is prepared, with these factors."""
+    return _Walk(nest, factors, compat_evict).run()
+
+
+@dataclass
+class _State:
+    """The slice of a tensor in one memory instance, and whether the level outside lacks what it holds."""
+
+    slice: Box
+    dirty: bool
+
+
+class _Walk:
+    def __init__(self, nest: Nest, factors: Mapping[LoopAt, int], compat_evict: bool) -> None:
+        self.nest, self.factors, self.compat_evict = nest, factors, compat_evict
+        self.strides = nest.strides(self.factors)
+        self.counts: dict[tuple[Path, str], list[int]] = defaultdict(lambda: [0, 0, 0])
+        self.states: dict[tuple[Path, str, tuple[Path, ...], tuple[int, ...]], _State] = {}
+
+    def run(self) -> Traffic:
+        self.node((), {})
+        for (top, tensor, *_), _ in list(self.states.items()):
+            self.counts[top, tensor]  # every tensor has an entry
+        for key in list(self.states):
+            self.drop(key)
+        moved: dict[Path, dict[str, Moved]] = {top: {} for top in self.nest.tops}
+        for (top, tensor), (loads, fills, stores) in self.counts.items():
+            moved[top][tensor] = Moved(loads, fills, stores)
+        return self.nest.traffic(moved)
+
+    # The program
+
+    def node(self, path: Path, digits: Digits) -> None:
+        """Run a node once, after the nest around it has made its slices resident."""
+        node = self.nest.nodes[path]
+        if isinstance(node, Leaf):
+            return
+        if isinstance(node, Scope):
+            for number in range(len(node.children)):
+                self.child((*path, number), digits)
+                self.evict(path, node, number)
+            return
+        steps = [[0] if loop.spatial else range(self.factors[loop]) for loop in self.nest.loops[path]]
+        for step in product(*steps):
+            now = {**digits, **dict(zip(self.nest.loops[path], step, strict=True))}
+            if self.live((*path, 0), now):
+                self.child((*path, 0), now)
+
+    def child(self, path: Path, digits: Digits) -> None:
+        """Run a child: it is visited where the level changes."""
+        around = self.nest.around(path)
+        node = self.nest.nodes[path]
+        leaves_nest = isinstance(node, Leaf) or (
+            isinstance(node, Tile) and bool(around) and self.nest.level(path) != self.nest.level(around[-1])
+        )
+        if leaves_nest:
+            self.visit(path, self.nest.top(around[-1]), digits)
+        self.node(path, digits)
+
+    def evict(self, path: Path, scope: Scope, number: int) -> None:
+        """Drop what the child after this one does not need."""
+        evicts = scope.kind is Kind.SEQ or (self.compat_evict and scope.kind is Kind.PIPE)
+        around = self.nest.around(path)
+        last = number == len(scope.children) - 1
+        in_scope = bool(path) and isinstance(self.nest.nodes[path[:-1]], Scope)
+        if not evicts or not around or (last and in_scope):
+            return
+        top = self.nest.top(around[-1])
+        level = self.nest.level(top)
+        needed = self.nest.crossing((*path, 0 if last else number + 1), level) | self.nest.kept(path)
+        done = (*path, number)
+        ended = [visit for visit in self.nest.visits(top) if visit[: len(done)] == done]
+        held = {(t, self.nest.par_tiles(v)) for v in ended for t in self.nest.crossing(v, level) - needed}
+        for key in [key for key in self.states if key[0] == top and key[1:3] in held]:
+            self.drop(key)
+
+    # One visit
+
+    def visit(self, path: Path, top: Path, digits: Digits) -> None:
+        """Bring the slices of a child into every memory instance that runs it."""
+        level = self.nest.level(top)
+        tiles = self.nest.par_tiles(path)
+        for instance in self.instances(path, digits):
+            if not self.live(path, instance):
+                continue
+            place = tuple(instance[loop] for loop in self.nest.above(path) if loop.spatial)
+            for tensor in self.nest.crossing(path, level):
+                key = (top, tensor, tiles, place)
+                counts = self.counts[top, tensor]
+                need = self.slice(path, tensor, instance)
+                state = self.states.get(key)
+                writes = tensor in self.nest.ops(path)
+                adds = writes and not self.nest.levels[level].accumulate and self.continues(path, tensor, instance)
+                if not writes or adds:
+                    stays = state is not None and (writes or self.nest.retains(top))
+                    new = _size(need) - (_size(_common(need, state.slice)) if state is not None and stays else 0)
+                    counts[1] += new
+                    if self.reads_itself(key, top):
+                        counts[0] += new
+                if state is not None and state.dirty and self.stores_itself(key, top):
+                    counts[2] += _size(state.slice) - (_size(_common(need, state.slice)) if writes else 0)
+                self.states[key] = _State(need, writes)
+
+    def drop(self, key: tuple[Path, str, tuple[Path, ...], tuple[int, ...]]) -> None:
+        state = self.states.pop(key)
+        if state.dirty and self.stores_itself(key, key[0]):
+            self.counts[key[0], key[1]][2] += _size(state.slice)
+
+    def instances(self, path: Path, digits: Digits) -> Iterator[Digits]:
+        """Every value of the spatial loops around a node."""
+        loops = [loop for loop in self.nest.above(path) if loop.spatial]
+        for values in product(*(range(self.factors[loop]) for loop in loops)):
+            yield {**digits, **dict(zip(loops, values, strict=True))}
+
+    def stores_itself(self, key: tuple[Path, str, tuple[Path, ...], tuple[int, ...]], top: Path) -> bool:
+        """Whether no other instance stores the same slice for it."""
+        _, tensor, tiles, place = key
+        visit = next(v for v in self.nest.visits(top) if self.nest.par_tiles(v) == tiles)
+        loops = [loop for loop in self.nest.above(visit) if loop.spatial]
+        moving = self.nest.moving(top, tensor, tiles)
+        return all(
+            value == 0 or loop.axis in moving or loop.level != self.nest.level(top)
+            for loop, value in zip(loops, place, strict=True)
+        )
+
+    def reads_itself(self, key: tuple[Path, str, tuple[Path, ...], tuple[int, ...]], top: Path) -> bool:
+        """Whether no other instance reads the same slice for it."""
+        return not self.nest.levels[self.nest.level(top)].multicast or self.stores_itself(key, top)
+
+    # Geometry
+
+    def at(self, digits: Digits, path: Path, axis: str) -> int:
+        return sum(digits[loop] * self.strides[loop] for loop in self.nest.above(path) if loop.axis == axis)
+
+    def inside(self, op: str, axis: str, path: Path) -> int:
+        loops, size = self.nest.inside(op, axis, path)
+        for loop in loops:
+            size *= self.factors[loop]
+        return size
+
+    def slice(self, path: Path, tensor: str, digits: Digits) -> Box:
+        def at(axis: str, _: Number) -> int:
+            return self.at(digits, path, axis)
+
+        rank = self.nest.problem.tensors()[tensor].rank
+        return tuple(self.nest.side(path, tensor, dim, at, self.inside) for dim in range(rank))
+
+    def live(self, path: Path, digits: Digits) -> bool:
+        """Whether the loops around a node are inside their extents."""
+
+        def at(axis: str, _: Number) -> int:
+            return self.at(digits, path, axis)
+
+        for axis in {loop.axis for loop in self.nest.above(path)}:
+            if axis in self.nest.extents:
+                if self.at(digits, path, axis) >= self.nest.extents[axis]:
+                    return False
+            elif axis in self.nest.cut:
+                span = self.nest.span(*self.nest.cut[axis], path, at, self.inside)
+                if span[0] + self.at(digits, path, axis) >= span[1]:
+                    return False
+        return True
+
+    def continues(self, path: Path, tensor: str, digits: Digits) -> bool:
+        """Whether a child adds to what it has written before."""
+        sums = self.nest.problem.reductions(tensor)
+        return (self.compat_evict and bool(sums)) or any(
+            digits[loop] for loop in self.nest.above(path) if loop.axis in sums and not loop.spatial
+        )
+
+
+def _size(box: Box) -> int:
+    size = 1
+    for low, high in box:
+        size *= max(0, high - low)
+    return size
+
+
+def _common(a: Box, b: Box) -> Box:
+    return tuple((max(p, r), min(q, s)) for (p, q), (r, s) in zip(a, b, strict=True))

@@ -1,0 +1,91 @@
+"""The memory levels of any machine, as tile trees name them: outermost first, to what feeds the arithmetic units."""
+
+from __future__ import annotations
+
+from tilewright.machine.description import Accelerator, Cpu, Gpu, Machine
+from tilewright.tiles.resources import Level, Resources
+
+BYTE_BITS = 8
+FLOAT_BITS = 32
+
+
+def resources(machine: Machine) -> Resources:
+    """The levels, rates and units of a machine.
+
+    An accelerator has the levels of its file. A CPU has DRAM, its caches and REG, the vector registers of a core; a
+    unit is a 32-bit lane of a multiply-add unit. A GPU has DRAM, SHARED, the memory of a multiprocessor, and REG, its
+    register file; a unit is a 32-bit multiply-add per cycle. Words of CPUs and GPUs are bytes. What a file does not say
+    is unlimited.
+    """
+    if isinstance(machine, Accelerator):
+        return _accelerator(machine)
+    if isinstance(machine, Cpu):
+        return _cpu(machine)
+    assert isinstance(machine, Gpu), f"a machine of kind {machine.kind}"
+    return _gpu(machine)
+
+
+def _accelerator(machine: Accelerator) -> Resources:
+    levels = tuple(
+        Level(
+            level.name,
+            level.capacity_bytes,
+            level.reduces,
+            level.multicasts,
+            instances=machine.instances(level.name),
+            word_bits=level.word_bits or machine.word_bits,
+            technology=level.technology,
+            read_words_per_cycle=level.read_words_per_cycle,
+            write_words_per_cycle=level.write_words_per_cycle,
+            shares_port=level.shares_port,
+            accumulate=level.accumulates,
+            read_energy_macs=level.read_energy_macs,
+            write_energy_macs=level.write_energy_macs,
+            retain=level.retains,
+            read_latency_cycles=level.read_latency_cycles or 0.0,
+            write_latency_cycles=level.write_latency_cycles or 0.0,
+            load_slots=level.load_slots,
+            store_slots=level.store_slots,
+        )
+        for level in machine.levels
+    )
+    compute = machine.compute
+    return Resources(
+        levels,
+        machine.units,
+        compute.operations_per_cycle,
+        compute.operation_energy_macs,
+        compute.latency_cycles or 0.0,
+    )
+
+
+def _cpu(machine: Cpu) -> Resources:
+    dram = machine.dram.bytes_per_second / machine.nominal_clock_hz
+    levels = [Level("DRAM", machine.dram.capacity_bytes, word_bits=BYTE_BITS, technology="dram",
+                    read_words_per_cycle=dram, write_words_per_cycle=dram, shares_port=True)]  # fmt: skip
+    for cache in reversed(machine.caches):
+        per_core = cache.bytes_per_cycle
+        if per_core is None and cache.bytes_per_second is not None:
+            per_core = cache.bytes_per_second / machine.nominal_clock_hz
+        rate = None if per_core is None else per_core * cache.shared_by
+        levels.append(Level(cache.name, cache.bytes, instances=max(1, machine.cores // cache.shared_by),
+                            word_bits=BYTE_BITS, read_words_per_cycle=rate, write_words_per_cycle=rate))  # fmt: skip
+    registers = machine.vector_registers * machine.vector_bits // BYTE_BITS
+    levels.append(Level("REG", registers, reduce=True, instances=machine.cores, word_bits=BYTE_BITS,
+                        technology="regfile"))  # fmt: skip
+    units = machine.cores * machine.fma_units * machine.vector_bits // FLOAT_BITS
+    return Resources(tuple(levels), units)
+
+
+def _gpu(machine: Gpu) -> Resources:
+    dram = machine.dram.bytes_per_second / machine.clock_hz
+    shared = machine.shared_bytes_per_cycle
+    levels = (
+        Level("DRAM", machine.dram.capacity_bytes, word_bits=BYTE_BITS, technology="dram", read_words_per_cycle=dram,
+              write_words_per_cycle=dram, shares_port=True),
+        Level("SHARED", machine.shared_bytes_per_multiprocessor, multicast=True, instances=machine.multiprocessors,
+              word_bits=BYTE_BITS, read_words_per_cycle=shared, write_words_per_cycle=shared, shares_port=True),
+        Level("REG", machine.registers_per_multiprocessor * FLOAT_BITS // BYTE_BITS, reduce=True,
+              instances=machine.multiprocessors, word_bits=BYTE_BITS, technology="regfile"),
+    )  # fmt: skip
+    return Resources(levels, int(machine.multiprocessors * machine.fma_per_cycle.get("f32", 1)))

@@ -1,0 +1,607 @@
+"""A tile tree as the analysis walks it: a tile at every memory level, what crosses which border, where slices lie.
+
+Levels are numbered from the outside in, 0 for the outermost. The tiles of one level that stand inside each other are
+one *nest*: their loops run over data in one memory and replace slices in the next inner one. The nodes directly below a
+nest are its *visits*: subtrees of the next level, or leaves. Data moves at visits and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from tilewright.dataclass import dataclass
+from tilewright.errors import CompileError
+from tilewright.expr.affine import Affine, affine
+from tilewright.expr.core import Compute, Read
+from tilewright.tiles.problem import Problem
+from tilewright.tiles.resources import Level, Number, Range, Resources, greatest, least
+from tilewright.tiles.traffic import Moved, Traffic
+from tilewright.tiles.tree import (
+    ONCE,
+    Binding,
+    Leaf,
+    Loop,
+    Node,
+    Path,
+    Scope,
+    Stage,
+    Tile,
+    TileTree,
+    leaves,
+    node_at,
+    same_path,
+    walk,
+)
+
+At = Callable[
+    [str, Number], Number
+]  #: the first value of an axis of so many values that a point of the walk has reached
+Inside = Callable[[str, str, Path], Number]  #: the values of an axis of an expression that one run of a node covers
+
+
+class Unanalysable(CompileError):
+    """A tree whose data movement is not defined: a level that the machine lacks, open factors, unequal blocks."""
+
+    code = "unanalysable-tree"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoopAt:
+    """A loop of one tree, equal to itself alone: its tile, its place there, and the axis whose values it advances.
+
+    `axis` is the name of the loop where an expression below walks an axis of this name. Where no expression does, the
+    loop repeats everything below it, and `axis` is a name that no other loop has.
+    """
+
+    tile: Path
+    index: int
+    axis: str
+    spatial: bool
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """How an expression indexes a tensor of this shape: an affine form per dimension, None for any other index."""
+
+    op: str
+    forms: tuple[Affine | None, ...]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _AxisOf:
+    """An axis of an expression: the name of its loop, its extent, and what decides its values.
+
+    `given`: an ordered accumulation gives all of them. `forms`: consumers ask for these, by affine forms over their
+    axes. `cut`: loops of the expression run through these in parts.
+    """
+
+    name: str
+    extent: int
+    given: bool
+    forms: tuple[tuple[str, Affine], ...]
+    cut: bool
+
+
+def levels_of(tree: Node) -> tuple[Level, ...]:
+    """The levels that a tree names, outermost first; raises Unanalysable if paths disagree about the order."""
+    outside: dict[str, set[str]] = {}
+    for path, _ in leaves(tree):
+        nodes = (node_at(tree, path[:n]) for n in range(len(path)))
+        names = list(dict.fromkeys(node.level for node in nodes if isinstance(node, Tile)))
+        for number, name in enumerate(names):
+            outside.setdefault(name, set()).update(names[:number])
+    order: list[str] = []
+    while len(order) < len(outside):
+        free = [name for name in outside if name not in order and outside[name] <= set(order)]
+        if not free:
+            left = ", ".join(name for name in outside if name not in order)
+            raise Unanalysable(
+                f"levels {left} stand inside each other in different orders",
+                where="tile tree", help="name the machine, or use one order of levels in all branches",
+            )  # fmt: skip
+        order.append(free[0])
+    return tuple(Level(name) for name in order)
+
+
+def completed(tree: TileTree, levels: Sequence[Level]) -> tuple[TileTree, dict[str, int]]:
+    """The tree with a tile of one step wherever it skips a level, without stages; and the level that each stage names.
+
+    Raises Unanalysable for a level that is not among `levels`, and for one inside a level that should surround it.
+    """
+    index = {level.name: number for number, level in enumerate(levels)}
+    names = ", ".join(index)
+    staged: dict[str, int] = {}
+
+    def at(name: str) -> int:
+        if name not in index:
+            raise Unanalysable(f"level {name} does not exist", where="tile tree", help=f"one of {names}")
+        return index[name]
+
+    def through(node: Node, first: int, last: int) -> Node:
+        for level in reversed(range(first, last)):
+            node = Tile(levels[level].name, (Loop(ONCE, 1),), node)
+        return node
+
+    def visit(node: Node, outer: int) -> Node:
+        if isinstance(node, Leaf):
+            return through(node, outer + 1, len(levels))
+        if isinstance(node, Stage):
+            staged[node.tensor] = at(node.level)
+            return visit(node.child, outer)
+        if isinstance(node, Scope):
+            return Scope(node.kind, tuple(visit(child, outer) for child in node.children))  # type: ignore[misc]
+        level = at(node.level)
+        if level < outer:
+            raise Unanalysable(
+                f"a tile at {node.level} stands inside one at {levels[outer].name}",
+                where="tile tree", help=f"levels from the outside in: {names}",
+            )  # fmt: skip
+        inner = replace(node, child=visit(node.child, level))
+        return through(inner, outer + 1, level)
+
+    return visit(tree, -1), staged  # type: ignore[return-value]
+
+
+def bound(nest: Nest, factors: Any = None) -> dict[LoopAt, Number]:
+    """The factor of every loop of a tree, where `factors` has those of the open ones."""
+    found: dict[LoopAt, Number] = {}
+    unset: list[LoopAt] = []
+    for path, loops in nest.loops.items():
+        tile = nest.nodes[path]
+        assert isinstance(tile, Tile)
+        for loop in loops:
+            factor = tile.loops[loop.index].factor
+            found[loop] = factor
+            if factor is None:
+                unset.append(loop)
+    if factors is None and unset:
+        tile = nest.nodes[unset[0].tile]
+        assert isinstance(tile, Tile)
+        raise Unanalysable(
+            f"the factor of {tile.loops[unset[0].index].name} at {tile.level} is open",
+            where="tile tree", help="give a number, or give `factors` for the open loops",
+        )  # fmt: skip
+    given = np.asarray([] if factors is None else factors, dtype=np.int64)
+    if given.ndim not in (1, 2) or given.shape[-1] != len(unset) or (given < 1).any():
+        shape = "x".join(map(str, given.shape)) or "a number"
+        raise Unanalysable(
+            f"the tree has {len(unset)} open loops, and the factors given are {shape}", where="tile tree",
+            help="positive integers, one for each open loop, or an array of shape (trees, open loops)",
+        )  # fmt: skip
+    for number, loop in enumerate(unset):
+        found[loop] = int(given[number]) if given.ndim == 1 else np.ascontiguousarray(given[:, number])
+    return found
+
+
+class Nest:
+    """The parts of one tree that do not depend on its factors, and the geometry of its slices.
+
+    Raises Unanalysable where a leaf names no expression of the problem or two leaves name the same one.
+    """
+
+    def __init__(self, tree: TileTree, problem: Problem, resources: Resources | None = None) -> None:
+        self._ops: dict[Path, tuple[str, ...]] = {}
+        self._above: dict[Path, tuple[LoopAt, ...]] = {}
+        self._inside: dict[tuple[str, str, Path], tuple[tuple[LoopAt, ...], int]] = {}
+        self._visits: dict[Path, tuple[Path, ...]] = {}
+        self._crossing: dict[tuple[Path, int], frozenset[str]] = {}
+        self._bypassed: dict[Path, frozenset[str]] = {}
+        self._advances: dict[str, LoopAt | None] = {}
+        self._par_tiles: dict[Path, tuple[Path, ...]] = {}
+        self._moving: dict[tuple[Path, str, tuple[Path, ...]], frozenset[str]] = {}
+        self._accesses: dict[tuple[Path, str], tuple[_Access, ...]] = {}
+        self._axes: dict[tuple[str, str], _AxisOf] = {}
+        self._meetings: dict[tuple[Path, str], Path] = {}
+        self.problem = problem
+        self.levels = resources.levels if resources is not None else levels_of(tree)
+        self.tree, self.staged = completed(tree, self.levels)
+        self.nodes: dict[Path, Node] = dict(walk(self.tree))
+        self.places: dict[str, Path] = {}
+        for path, leaf in leaves(self.tree):
+            if leaf.op in self.places or leaf.op not in {compute.name for compute in problem.computes}:
+                raise Unanalysable(
+                    f"op {leaf.op} " + ("stands twice" if leaf.op in self.places else "is no expression here"),
+                    where="tile tree", help=f"one leaf for each of {', '.join(c.name for c in problem.computes)}",
+                )  # fmt: skip
+            self.places[leaf.op] = path
+        self.computes: dict[str, Compute] = {op: problem.compute(op) for op in self.places}
+        self.extents = self._extents()
+        self.loops: dict[Path, tuple[LoopAt, ...]] = {
+            path: self._loops_at(path, node) for path, node in self.nodes.items() if isinstance(node, Tile)
+        }
+
+    # Loops and blocks
+
+    def _extents(self) -> dict[str, int]:
+        """Extents of the axes that no consumer's tile decides, by the name of their loop."""
+        problem = self.problem
+        return {
+            problem.names[op, axis.name]: axis.size
+            for op, compute in self.computes.items()
+            for axis in compute.body_loops
+            if (op, axis.name) not in problem.derived
+        }
+
+    def _walks(self, op: str, name: str) -> bool:
+        """Whether an expression has an axis of this name whose range no consumer decides."""
+        return any(
+            self.problem.names[op, axis.name] == name and (op, axis.name) not in self.problem.derived
+            for axis in self.computes[op].body_loops
+        )
+
+    def _follows(self, op: str, name: str, tile: Path) -> bool:
+        """Whether a loop of a tile cuts a range that consumers outside of the tile decide."""
+        for axis in self.computes[op].body_loops:
+            forms = self.problem.derived.get((op, axis.name), ())
+            if self.problem.names[op, axis.name] == name and forms:
+                shared = [same_path(self.places[op], self.places[c]) for c, _ in forms if c in self.places]
+                return all(len(path) < len(tile) for path in shared)
+        return False
+
+    def _loops_at(self, path: Path, tile: Tile) -> tuple[LoopAt, ...]:
+        level = self.level(path)
+        below = self.ops(path)
+        found = []
+        for index, loop in enumerate(tile.loops):
+            advances = any(self._walks(op, loop.name) or self._follows(op, loop.name, path) for op in below)
+            axis = loop.name if advances else f"{loop.name} {path} {index}"
+            found.append(LoopAt(path, index, axis, tile.binding is Binding.SP, level))
+        return tuple(found)
+
+    def ops(self, path: Path) -> tuple[str, ...]:
+        """The expressions below a node."""
+        if path not in self._ops:
+            self._ops[path] = tuple(op for op, place in self.places.items() if place[: len(path)] == path)
+        return self._ops[path]
+
+    def above(self, path: Path) -> tuple[LoopAt, ...]:
+        """The loops around a node, outermost first."""
+        if path not in self._above:
+            tiles = (path[:depth] for depth in range(len(path)))
+            self._above[path] = tuple(loop for tile in tiles for loop in self.loops.get(tile, ()))
+        return self._above[path]
+
+    def inside(self, op: str, axis: str, path: Path) -> tuple[tuple[LoopAt, ...], int]:
+        """The loops of one axis of an expression from a node inwards, and the extent in its micro-kernel."""
+        key = (op, axis, path)
+        if key not in self._inside:
+            place = self.places[op]
+            loops = tuple(loop for loop in self.above(place)[len(self.above(path)) :] if loop.axis == axis)
+            leaf = self.nodes[place]
+            assert isinstance(leaf, Leaf)
+            quantum = 1
+            for loop in leaf.kernel.quantum if leaf.kernel is not None else ():
+                quantum *= loop.trips if loop.name == axis else 1
+            self._inside[key] = (loops, quantum)
+        return self._inside[key]
+
+    @cached_property
+    def references(self) -> dict[LoopAt, tuple[str, ...]]:
+        """The expressions that a loop advances: those whose factors further in make up its block."""
+        return {
+            loop: tuple(op for op in self.ops(path) if self._walks(op, loop.axis) or self._follows(op, loop.axis, path))
+            for path, loops in self.loops.items()
+            for loop in loops
+        }
+
+    def strides(self, factors: Mapping[LoopAt, Number]) -> dict[LoopAt, Number]:
+        """Values of its axis that one step of each loop covers.
+
+        Raises Unanalysable where two expressions below a loop cut its step into blocks of different sizes.
+        """
+        found: dict[LoopAt, Number] = {}
+        for loop, ops in self.references.items():
+            sizes = []
+            for op in ops:
+                loops, size = self.inside(op, loop.axis, loop.tile)
+                for inner in loops[loops.index(loop) + 1 :]:
+                    size = size * factors[inner]
+                sizes.append(size)
+            for op, size in zip(ops[1:], sizes[1:], strict=True):
+                if np.any(size != sizes[0]):
+                    raise Unanalysable(
+                        f"one step of {loop.axis} at {self.levels[loop.level].name} is {np.max(sizes[0])} values for "
+                        f"{ops[0]} and {np.max(size)} for {op}",
+                        where="tile tree", help=f"factors of {loop.axis} further in with one product for both",
+                    )  # fmt: skip
+            found[loop] = sizes[0] if sizes else 1
+        return found
+
+    # Levels
+
+    def level(self, path: Path) -> int:
+        """The level of the tile at `path`."""
+        return self._levels[path]
+
+    @cached_property
+    def _levels(self) -> dict[Path, int]:
+        number = {level.name: index for index, level in enumerate(self.levels)}
+        return {path: number[node.level] for path, node in self.nodes.items() if isinstance(node, Tile)}
+
+    @cached_property
+    def tops(self) -> tuple[Path, ...]:
+        """The outermost tile of every nest."""
+        return tuple(path for path in self.loops if path == self.top(path))
+
+    def around(self, path: Path) -> tuple[Path, ...]:
+        """The tiles around a node, outermost first."""
+        return tuple(path[:depth] for depth in range(len(path)) if path[:depth] in self._levels)
+
+    def top(self, path: Path) -> Path:
+        """The outermost tile of the nest that the tile at `path` belongs to."""
+        return next(tile for tile in (*self.around(path), path) if self.level(tile) == self.level(path))
+
+    def visits(self, top: Path) -> tuple[Path, ...]:
+        """The nodes directly below a nest, in the order in which they run."""
+        if top not in self._visits:
+            self._visits[top] = self._find_visits(top)
+        return self._visits[top]
+
+    def _find_visits(self, top: Path) -> tuple[Path, ...]:
+        level = self.level(top)
+
+        def below(path: Path) -> Iterator[Path]:
+            node = self.nodes[path]
+            if isinstance(node, Leaf) or (isinstance(node, Tile) and self.level(path) != level):
+                yield path
+            elif isinstance(node, Scope):
+                for number in range(len(node.children)):
+                    yield from below((*path, number))
+            else:
+                yield from below((*path, 0))
+
+        return tuple(below(top))
+
+    def retains(self, top: Path) -> bool:
+        """Whether the memory that a nest fills keeps a slice that the next step needs as well."""
+        inner = self.level(top) + 1
+        return inner == len(self.levels) or self.levels[inner].retain
+
+    @cached_property
+    def homes(self) -> dict[str, int]:
+        """The level that holds each tensor: the outermost for what comes in or goes out.
+
+        A value that only expressions of one tile exchange lies one level further in than that tile (spec 1, section
+        2.2), or where a stage says.
+        """
+        found = dict.fromkeys(self.problem.tensors(), 0)
+        for op in self.places:
+            users = [c for c, compute in self.computes.items() if any(t.name == op for t in compute.inputs())]
+            if not users:
+                continue
+            meeting = self.places[op]
+            for user in users:
+                meeting = same_path(meeting, self.places[user])
+            around = self.around(meeting)
+            found[op] = self.level(around[-1]) + 1 if around else 0
+            found[op] = self.staged.get(op, found[op])
+        return found
+
+    def crossing(self, path: Path, level: int) -> frozenset[str]:
+        """The tensors that the visits at or below a node of a nest exchange with its level or what lies outside."""
+        key = (path, level)
+        if key not in self._crossing:
+            node = self.nodes[path]
+            if isinstance(node, Scope) or (isinstance(node, Tile) and self.level(path) == level):
+                count = len(node.children) if isinstance(node, Scope) else 1
+                parts = [self.crossing((*path, number), level) for number in range(count)]
+                self._crossing[key] = frozenset().union(*parts)
+            else:
+                computes = [self.computes[op] for op in self.ops(path)]
+                names = {tensor.name for compute in computes for tensor in (*compute.inputs(), compute.output)}
+                names -= self.bypassed(path)
+                self._crossing[key] = frozenset(name for name in names if self.homes[name] <= level)
+        return self._crossing[key]
+
+    def bypassed(self, top: Path) -> frozenset[str]:
+        """The tensors that the level of a nest does not hold."""
+        if top not in self._bypassed:
+            tiles = (node for path, node in self.nodes.items() if path in self._levels and self.top(path) == top)
+            self._bypassed[top] = frozenset(name for tile in tiles for name in tile.bypass)  # type: ignore[union-attr]
+            for name in self._bypassed[top] - self.homes.keys():
+                raise Unanalysable(
+                    f"there is no tensor {name} to bypass {self.levels[self.level(top)].name}",
+                    where="tile tree", help=f"one of {', '.join(sorted(self.homes))}",
+                )  # fmt: skip
+            for name in self._bypassed[top]:
+                if self.homes[name] == self.level(top):
+                    level = self.levels[self.level(top)].name
+                    raise Unanalysable(
+                        f"{name} lies in {level} and cannot bypass it", where="tile tree",
+                        help=f"let {name} bypass a level between {level} and the units",
+                    )  # fmt: skip
+        return self._bypassed[top]
+
+    def source(self, top: Path, tensor: str) -> int:
+        """The level that a nest loads a tensor from: its own, or one outside of those that the tensor bypasses."""
+        while tensor in self.bypassed(top):
+            top = self.top(self.around(top)[-1])
+        return self.level(top)
+
+    def kept(self, path: Path) -> frozenset[str]:
+        """The tensors that the tiles of a nest around a node keep from step to step."""
+        around = self.around(path)
+        tiles = [self.nodes[tile] for tile in around if self.level(tile) == self.level(around[-1])]
+        return frozenset(name for tile in tiles if isinstance(tile, Tile) for name in tile.keep)
+
+    def par_tiles(self, path: Path) -> tuple[Path, ...]:
+        """The spatial tiles of the nest that a visit stands in: children inside the same ones share memory."""
+        if path not in self._par_tiles:
+            loops = self.above(path)
+            level = max((loop.level for loop in loops), default=-1)
+            tiles = (loop.tile for loop in loops if loop.spatial and loop.level == level)
+            self._par_tiles[path] = tuple(dict.fromkeys(tiles))
+        return self._par_tiles[path]
+
+    def moving(self, top: Path, tensor: str, tiles: tuple[Path, ...]) -> frozenset[str]:
+        """The axes that move the slices of a tensor in the memory that visits inside these spatial tiles share."""
+        key = (top, tensor, tiles)
+        if key not in self._moving:
+            self._moving[key] = frozenset(
+                name
+                for visit in self.visits(top)
+                if self.par_tiles(visit) == tiles
+                for access in self.accesses(visit, tensor)
+                for form in access.forms
+                if form is not None
+                for axis in form.terms
+                for name in self.problem.loops_of(access.op, axis.name)
+            )
+        return self._moving[key]
+
+    def traffic(self, moved: Mapping[Path, Mapping[str, Moved]]) -> Traffic:
+        """What has moved, with the levels between which it did."""
+        names = [*(level.name for level in self.levels), "units"]
+        return Traffic(
+            moved,
+            {(top, name): names[self.source(top, name)] for top, tensors in moved.items() for name in tensors},
+            {top: names[self.level(top) + 1] for top in moved},
+        )
+
+    # Slices
+
+    def accesses(self, path: Path, tensor: str) -> tuple[_Access, ...]:
+        """How the expressions below a node index a tensor, the write included."""
+        key = (path, tensor)
+        if key not in self._accesses:
+            self._accesses[key] = tuple(
+                _Access(op, tuple(map(affine, read.indices)), tuple(int(extent) for extent in read.tensor.shape))  # type: ignore[arg-type]
+                for op in self.ops(path)
+                for read in (*self.computes[op].reads(), Read(self.computes[op].output, self.computes[op].axes))
+                if read.tensor.name == tensor
+            )
+        return self._accesses[key]
+
+    def points_of(self, op: str) -> str:
+        """The name of a tensor that has an element for every point at which an expression is evaluated."""
+        name = f"points of {op}"
+        compute = self.computes[op]
+        axes = compute.body_loops
+        forms = tuple(Affine(0, {axis: 1}) for axis in axes)
+        self._accesses[self.places[op], name] = (_Access(op, forms, tuple(axis.size for axis in axes)),)
+        return name
+
+    def side(self, path: Path, tensor: str, dim: int, at: At, inside: Inside) -> Range:
+        """The slice of a tensor that a node needs along one dimension: the hull of accesses, clipped to the tensor."""
+        low: Number = None
+        high: Number = None
+        for access in self.accesses(path, tensor):
+            size, form = access.shape[dim], access.forms[dim]
+            first, end = (0, size) if form is None else self.hull(access.op, form, path, at, inside)
+            first, end = least(greatest(first, 0), size), least(greatest(end, 0), size)
+            low, high = (first, end) if low is None else (least(low, first), greatest(high, end))
+        return low, high
+
+    def hull(self, op: str, form: Affine, path: Path, at: At, inside: Inside) -> Range:
+        """The values of an affine index while the node at `path` runs once."""
+        low = high = form.constant
+        for axis, factor in form.terms.items():
+            first, end = self.range(op, axis.name, path, at, inside)
+            small, large = factor * first, factor * (end - 1)
+            low, high = (low + small, high + large) if factor > 0 else (low + large, high + small)
+        return low, high + 1
+
+    def range(self, op: str, axis: str, path: Path, at: At, inside: Inside) -> Range:
+        """The values of one axis of an expression while the node at `path` runs once."""
+        one = self.axis(op, axis)
+        if one.given:
+            return 0, one.extent
+        if not one.forms:
+            first = at(one.name, one.extent)
+            return first, least(first + inside(op, one.name, path), one.extent)
+        low, high = self.span(op, axis, path, at, inside)
+        if not one.cut:
+            return low, high
+        first = low + at(one.name, high - low)
+        return first, least(first + inside(op, one.name, path), high)
+
+    def span(self, op: str, axis: str, path: Path, at: At, inside: Inside) -> Range:
+        """The values of an axis that its consumers need in one step of the tiles around them and the node at `path`.
+
+        Only for axes whose range consumers decide.
+        """
+        one = self.axis(op, axis)
+        low: Number = None
+        high: Number = None
+        for consumer, form in one.forms:
+            key = (path, consumer)
+            if key not in self._meetings:
+                self._meetings[key] = same_path(path, self.places[consumer])
+            first, end = self.hull(consumer, form, self._meetings[key], at, inside)
+            low, high = (first, end) if low is None else (least(low, first), greatest(high, end))
+        low, high = greatest(low, 0), least(high, one.extent)
+        loop = self.advance(op)
+        if loop is None or loop.axis not in self.problem.loops_of(op, axis) or path[: len(loop.tile)] != loop.tile:
+            return low, high
+        return self._new_part(op, axis, path, loop, (low, high), at, inside)
+
+    def advance(self, op: str) -> LoopAt | None:
+        """The innermost temporal loop that moves a value which a tile keeps from step to step; None if none does.
+
+        What one step of this loop has computed, the next one need not compute again.
+        """
+        if op not in self._advances:
+            moving = {name for axis in self.computes[op].axes for name in self.problem.loops_of(op, axis.name)}
+            users = [c for c, compute in self.computes.items() if any(t.name == op for t in compute.inputs())]
+            meeting = self.places[op]
+            for user in users:
+                meeting = same_path(meeting, self.places[user])
+            found = None
+            for tile in self.around(meeting) if users else ():
+                node = self.nodes[tile]
+                if isinstance(node, Tile) and op in node.keep:
+                    loops = [loop for loop in self.loops[tile] if loop.axis in moving and not loop.spatial]
+                    found = loops[-1] if loops else found
+            self._advances[op] = found
+        return self._advances[op]
+
+    def _new_part(
+        self, op: str, axis: str, path: Path, loop: LoopAt, span: Range, at: At, inside: Inside
+    ) -> Range:
+        """The part of a range that the step before, along a loop, did not have."""
+        owner = next(name for name in self.references[loop])
+        step = inside(owner, loop.axis, (*loop.tile, 0))
+        digit = at(loop.axis, self.extents[loop.axis]) // step % (inside(owner, loop.axis, loop.tile) // step)
+
+        def before(name: str, extent: Number) -> Number:
+            return at(name, extent) - step if name == loop.axis else at(name, extent)
+
+        high: Number = None
+        for consumer, form in self.axis(op, axis).forms:
+            _, end = self.hull(consumer, form, self._meetings[path, consumer], before, inside)
+            high = end if high is None else greatest(high, end)
+        new = least(greatest(span[0], high), span[1])
+        if isinstance(digit, np.ndarray):
+            return np.where(digit > 0, new, span[0]), span[1]
+        return (new if digit > 0 else span[0]), span[1]
+
+    def axis(self, op: str, axis: str) -> _AxisOf:
+        """What decides the values of an axis of an expression."""
+        key = (op, axis)
+        if key not in self._axes:
+            compute, name = self.computes[op], self.problem.names[op, axis]
+            self._axes[key] = _AxisOf(
+                name,
+                next(a.size for a in compute.loops if a.name == axis),
+                all(axis != a.name for a in compute.body_loops),
+                tuple(form for form in self.problem.derived.get(key, ()) if form[0] in self.places),
+                any(loop.axis == name for loop in self.above(self.places[op])),
+            )
+        return self._axes[key]
+
+    @cached_property
+    def cut(self) -> dict[str, tuple[str, str]]:
+        """Of axes whose range consumers decide and that loops cut all the same: (expression, axis) by loop name."""
+        names = {loop.axis for loops in self.loops.values() for loop in loops}
+        return {
+            self.problem.names[op, axis]: (op, axis)
+            for op, axis in self.problem.derived
+            if op in self.places and self.problem.names[op, axis] in names - self.extents.keys()
+        }

@@ -1,0 +1,59 @@
+"""What moves between two memory levels: the result of the walk and of the boundary method, in elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tilewright.dataclass import dataclass
+from tilewright.tiles.tree import Path
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Elements of one tensor that move at one nest of tiles, in the whole run.
+
+    `loads` are reads at the level of the nest, `fills` what arrives in all instances of the next inner level (more than
+    `loads` where one read serves several instances), `stores` are updates at the level of the nest. Each is an int, or
+    an array with one entry per tree of a batch.
+    """
+
+    loads: Any
+    fills: Any
+    stores: Any
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What moves in a tree, by the path of the outermost tile of each nest (in the completed tree) and by tensor.
+
+    `sources` names the level that each (nest, tensor) loads from and stores to, `targets` the level that a nest fills.
+    """
+
+    moved: Mapping[Path, Mapping[str, Moved]]
+    sources: Mapping[tuple[Path, str], str]
+    targets: Mapping[Path, str]
+
+    def at(self, level: str) -> dict[str, Moved]:
+        """What moves between `level` and the levels inside it, by tensor."""
+        return self._chosen(lambda path, name: self.sources[path, name] == level)
+
+    def into(self, level: str) -> dict[str, Moved]:
+        """What moves between `level` and the levels outside it, by tensor."""
+        return self._chosen(lambda path, name: self.targets[path] == level)
+
+    def total(self, level: str) -> Moved:
+        """What moves between `level` and the levels inside it, all tensors together."""
+        return _sum(list(self.at(level).values()))
+
+    def _chosen(self, wanted: Callable[[Path, str], bool]) -> dict[str, Moved]:
+        total: dict[str, Moved] = {}
+        for path, tensors in self.moved.items():
+            for name, moved in tensors.items():
+                if wanted(path, name):
+                    total[name] = _sum([total[name], moved]) if name in total else moved
+        return total
+
+
+def _sum(parts: Sequence[Moved]) -> Moved:
+    return Moved(sum(p.loads for p in parts), sum(p.fills for p in parts), sum(p.stores for p in parts))
