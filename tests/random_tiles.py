@@ -81,21 +81,21 @@ class Case:
     compat_evict: bool
 
 
-def random_problem(roll: random.Random) -> Problem:
-    """One of `PROBLEMS` with small extents."""
+def random_problem(roll: random.Random, texts: Sequence[str] = PROBLEMS) -> Problem:
+    """One of these problems with small extents."""
     size = {name: roll.choice((1, 2, 3, 4, 5, 6, 7, 8)) for name in "mnkl"}
     stride = roll.choice((1, 2, 3))
     rows = stride * (size["m"] - 1) + 3
-    text = roll.choice(PROBLEMS).format(
+    text = roll.choice(texts).format(
         **size, s=stride, rows=rows, rows2=rows + 2, columns=size["l"] + 1, m2=size["m"] + 2, l2=size["l"] + 2
     )
     return Problem.of(parse_graph(text).nodes)
 
 
-def random_case(roll: random.Random) -> Case:
+def random_case(roll: random.Random, texts: Sequence[str] = PROBLEMS) -> Case:
     """A problem and a tree of at most some thousand steps."""
     while True:
-        problem = random_problem(roll)
+        problem = random_problem(roll, texts)
         levels = ("DRAM", "L1", "RF")[: roll.choice((1, 2, 2, 3, 3))]
         tree = _Trees(roll, problem, levels).tree()
         if steps(tree) <= 3000 and _holds(tree, problem):
