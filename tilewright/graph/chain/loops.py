@@ -1,0 +1,408 @@
+"""Independent loops of a chain of operators (spec 1, section 3.1), and the tensors that blocks of them touch.
+
+Loops tied together by a connecting tensor are one loop; a composite index derives the producer's loop, which is
+replaced by the consumer's loops everywhere. `tiles.problem` finds both; this file turns computes into operators (a
+compute-intensive expression with the memory-intensive ones beside it), refuses what is no linear chain, and says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from math import factorial, prod
+
+from tilewright.dataclass import dataclass
+from tilewright.errors import CompileError
+from tilewright.expr import dtypes
+from tilewright.expr.affine import Affine, affine
+from tilewright.expr.core import Axis, Compute, Expr, Read
+from tilewright.expr.rewrite import inline
+from tilewright.graph.chain.index import Index, Size
+from tilewright.tiles.problem import LoopOf, Problem
+
+
+class NotAChain(CompileError):
+    """Computes that are no linear chain of compute-intensive operators."""
+
+    code = "not-a-chain"
+
+
+@dataclass(frozen=True)
+class Access:
+    """One tensor that an operator reads or writes, one index per dimension; `bytes` are of an element."""
+
+    tensor: str
+    dims: tuple[Index, ...]
+    bytes: int = 1
+
+    @cached_property
+    def loops(self) -> frozenset[str]:
+        """The independent loops that index the tensor."""
+        return frozenset(loop for index in self.dims for loop in index.loops)
+
+    @property
+    def size(self) -> int:
+        """Elements of the tensor."""
+        return prod(index.extent for index in self.dims)
+
+    def footprint(self, tile: Mapping[str, Size]) -> Size:
+        """Elements of one block (DF): the product of the widths."""
+        return prod((index.width(tile) for index in self.dims), start=1)
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One compute-intensive expression with the memory-intensive ones that run on its blocks.
+
+    `loops` are the independent loops that index a tensor of it. `reductions` are those it sums over. `work` has one
+    index per loop of the compute: together the points at which it multiplies.
+    """
+
+    name: str
+    accesses: tuple[Access, ...]
+    output: str
+    loops: frozenset[str]
+    reductions: frozenset[str]
+    work: tuple[Index, ...]
+    computes: tuple[str, ...]
+
+    def access(self, tensor: str) -> Access:
+        """Where it touches a tensor."""
+        return next(access for access in self.accesses if access.tensor == tensor)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Operators in order, and their independent loops with extents.
+
+    `links` are the tensors between operators. `windows` are loops that share an index with a loop of the result: they
+    stay whole and innermost. `whole` are loops that a softmax needs whole. `names` says how `problem`, and a tile tree,
+    calls each loop.
+    """
+
+    operators: tuple[Operator, ...]
+    extents: Mapping[str, int]
+    links: frozenset[str]
+    windows: frozenset[str]
+    names: Mapping[str, str]
+    problem: Problem
+    whole: frozenset[str] = frozenset()
+
+    @cached_property
+    def batches(self) -> tuple[str, ...]:
+        """Loops that index every tensor: they only repeat the rest, and stay outermost."""
+        accesses = [access for operator in self.operators for access in operator.accesses]
+        return tuple(loop for loop in self.extents if all(loop in access.loops for access in accesses))
+
+    @property
+    def orders(self) -> int:
+        """Orders of all independent loops, before any is refused."""
+        return factorial(len(self.extents))
+
+    @cached_property
+    def io(self) -> tuple[tuple[int, Access], ...]:
+        """Every access to a tensor that is no link, with the number of its operator."""
+        return tuple(
+            (number, access)
+            for number, operator in enumerate(self.operators)
+            for access in operator.accesses
+            if access.tensor not in self.links
+        )
+
+    @property
+    def outputs(self) -> frozenset[str]:
+        """The tensors that the chain writes and does not read itself."""
+        return frozenset(operator.output for operator in self.operators) - self.links
+
+    def access(self, tensor: str) -> Access:
+        """The first access to a tensor."""
+        return next(a for operator in self.operators for a in operator.accesses if a.tensor == tensor)
+
+    def flops(self, number: int) -> int:
+        """Operations of one operator without recomputation: a multiplication and an addition per point."""
+        return 2 * prod(index.distinct(self.extents) for index in self.operators[number].work)
+
+
+def is_compute_intensive(compute: Compute) -> bool:
+    """Whether blocking creates reuse: a reduction, and two inputs each constant along a spatial loop (spec 1, §1.6)."""
+    if not compute.reduce or compute.ordered is not None:
+        return False
+    constant: set[str] = set()
+    for tensor in compute.inputs():
+        used = {axis for read in compute.reads() if read.tensor == tensor for axis in _axes(read)}
+        if any(axis.extent != 1 and axis not in used for axis in compute.axes):
+            constant.add(tensor.name)
+    return len(constant) >= 2
+
+
+def chain_of(computes: Sequence[Compute]) -> Chain:
+    """The chain of computes in topological order; what runs before the first product is inlined where it is read.
+
+    Raises NotAChain where there is no linear chain of at least one compute-intensive expression.
+    """
+    computes = _without_prologues(computes)
+    problem = Problem.of(computes)
+    groups = _groups(computes)
+    keys = _independent(problem)
+    resolver = _Resolver(problem, keys)
+    operators: list[Operator] = []
+    names = {keys[place]: name for place, name in problem.names.items() if place not in problem.derived}
+    for group in groups:
+        operators.append(_operator(group, computes, resolver))
+    used = frozenset(loop for operator in operators for loop in operator.loops)
+    extents = {loop: extent for loop, extent in resolver.extents.items() if loop in used}
+    written = {operator.output for operator in operators}
+    links = frozenset(a.tensor for operator in operators for a in operator.accesses if a.tensor in written)
+    links &= {a.tensor for operator in operators for a in operator.accesses if a.tensor != operator.output}
+    windows = frozenset(loop for operator in operators for access in operator.accesses
+                        for loop in _windows(access, operator))  # fmt: skip
+    whole = frozenset(
+        keys[compute.name, axis.name]
+        for compute in computes
+        for axis in compute.reduce
+        if not is_compute_intensive(compute) and (compute.name, axis.name) in keys
+    )
+    return Chain(tuple(operators), extents, links, windows, names, problem, whole & used)
+
+
+# From computes to groups ----------------------------------------------------------------------------------------------
+
+
+def _without_prologues(computes: Sequence[Compute]) -> list[Compute]:
+    """Maps that need no product are computed where they are read: padding and casts of operands.
+
+    Raises NotAChain for a reduction among them.
+    """
+    found: list[Compute] = []
+    inlined: dict[str, Compute] = {}
+    after: set[str] = set()  # expressions that need a product
+    for compute in computes:
+        for tensor in compute.inputs():
+            if tensor.name in inlined:
+                compute = inline(compute, inlined[tensor.name])
+        if is_compute_intensive(compute) or any(tensor.name in after for tensor in compute.inputs()):
+            after.add(compute.name)
+            found.append(compute)
+        elif compute.accum is None:
+            inlined[compute.name] = compute
+        else:
+            raise NotAChain(
+                f"{compute.name} reduces before the first product",
+                where=compute.name,
+                help="compute it apart: start the chain behind it",
+            )
+    if not found:
+        names = ", ".join(compute.name for compute in computes) or "none"
+        raise NotAChain(f"no expression is compute-intensive: {names}", help="a chain has at least one product")
+    return found
+
+
+def _groups(computes: Sequence[Compute]) -> list[list[Compute]]:
+    """Each product with the memory-intensive expressions behind it. Raises NotAChain where they are no line."""
+    groups: list[list[Compute]] = []
+    group_of: dict[str, int] = {}
+    for compute in computes:
+        sources = {group_of[tensor.name] for tensor in compute.inputs() if tensor.name in group_of}
+        if is_compute_intensive(compute):
+            if groups and sources != {len(groups) - 1}:
+                _refuse_product(compute, groups, sources)
+            groups.append([])
+        elif sources != {len(groups) - 1}:
+            raise NotAChain(
+                f"{compute.name} reads {_of(compute, group_of)} after {groups[-1][0].name} was computed",
+                where=compute.name,
+                help=f"put it before {groups[-1][0].name}, or end the chain there",
+            )
+        if compute.ordered is not None:
+            raise NotAChain(f"{compute.name} is an ordered accumulation", where=compute.name, help="end the chain there")
+        groups[-1].append(compute)
+        group_of[compute.name] = len(groups) - 1
+    for number, group in enumerate(groups[:-1]):
+        crossing = {t.name for c in groups[number + 1] for t in c.inputs() if group_of.get(t.name) == number}
+        if len(crossing) > 1:
+            raise NotAChain(
+                f"{groups[number + 1][0].name} reads {len(crossing)} results of {group[0].name}: "
+                f"{', '.join(sorted(crossing))}",
+                where=groups[number + 1][0].name,
+                help="one tensor connects two operators of a chain",
+            )
+    return groups
+
+
+def _of(compute: Compute, group_of: Mapping[str, int]) -> str:
+    return " and ".join(tensor.name for tensor in compute.inputs() if tensor.name in group_of) or "no result of a product"
+
+
+def _refuse_product(compute: Compute, groups: list[list[Compute]], sources: set[int]) -> None:
+    last = groups[-1][0].name
+    if not sources:
+        fact = f"{compute.name} reads no result of {last}"
+    else:
+        fact = f"{compute.name} reads results of {', '.join(groups[number][0].name for number in sorted(sources))}"
+    help = f"each product reads the result of the one before it, here {last}, and of no other"
+    raise NotAChain(fact, where=compute.name, help=help)
+
+
+# From groups to operators ---------------------------------------------------------------------------------------------
+
+
+def _independent(problem: Problem) -> dict[LoopOf, str]:
+    """A key for every loop that is not derived; loops of one name that no tensor ties together have different keys."""
+    root: dict[LoopOf, LoopOf] = {place: place for place in problem.names}
+
+    def find(place: LoopOf) -> LoopOf:
+        while root[place] != place:
+            place = root[place]
+        return place
+
+    for producer, consumer in problem.edges():
+        for read in consumer.reads():
+            if read.tensor != producer.output:
+                continue
+            for axis, index in zip(producer.axes, read.indices, strict=True):
+                place = (producer.name, axis.name)
+                if isinstance(index, Axis) and problem.names[place] == problem.names[consumer.name, index.name]:
+                    root[find(place)] = find((consumer.name, index.name))
+    members: dict[str, list[LoopOf]] = {}
+    for place in problem.names:
+        members.setdefault(problem.names[place], [])
+        if find(place) not in members[problem.names[place]]:
+            members[problem.names[place]].append(find(place))
+    keys = {}
+    for place, name in problem.names.items():
+        if place not in problem.derived:
+            keys[place] = name if find(place) == members[name][-1] else f"{find(place)[0]}.{name}"
+    return keys
+
+
+class _Resolver:
+    """Indices of expressions as indices over independent loops."""
+
+    def __init__(self, problem: Problem, keys: Mapping[LoopOf, str]) -> None:
+        self.problem, self.keys = problem, keys
+        self.extents: dict[str, int] = {}
+        for compute in problem.computes:
+            for axis in compute.loops:
+                if (compute.name, axis.name) in keys:
+                    self.extents[keys[compute.name, axis.name]] = axis.size
+
+    def variable(self, op: str, axis: Axis) -> str | Index:
+        """The loop of an axis: its key, or what it is derived from."""
+        place = (op, axis.name)
+        forms = self.problem.derived.get(place)
+        if forms is None:
+            return self.keys[place]
+        found = {self.index(consumer, form, axis.size) for consumer, form in forms}
+        if len(found) != 1:
+            raise NotAChain(
+                f"{op} is read at different places along {axis.name}: by {', '.join(name for name, _ in forms)}",
+                where=op,
+                help="a chain has one reader of each result, with one index",
+            )
+        return found.pop()
+
+    def index(self, op: str, form: Affine, extent: int) -> Index:
+        """An affine form over the axes of `op`."""
+        terms: list[tuple[str | Index, int]] = []
+        for axis, coefficient in form.terms.items():
+            if axis.size != 1:
+                terms.append((self.variable(op, axis), coefficient))
+        return Index(tuple(terms), extent, form.constant)
+
+    def access(self, op: str, read: Read) -> Access:
+        """What a read touches. Raises NotAChain for an index that is not affine, or a loop in two dimensions."""
+        dims: list[Index] = []
+        for index, extent in zip(read.indices, read.tensor.shape, strict=True):
+            form = affine(index)
+            if form is None:
+                raise NotAChain(
+                    f"{op} reads {read.tensor.name} at an index that is not affine", where=op, help="end the chain there"
+                )
+            dims.append(self.index(op, form, int(extent)))  # type: ignore[arg-type]
+        seen: set[str] = set()
+        for dim in dims:
+            if seen & dim.loops:
+                raise NotAChain(
+                    f"{op} walks two dimensions of {read.tensor.name} by {', '.join(sorted(seen & dim.loops))}",
+                    where=op,
+                    help="a chain reads each dimension by loops of its own",
+                )
+            seen |= dim.loops
+        return Access(read.tensor.name, tuple(dims), dtypes.size_bytes(read.tensor.dtype))
+
+
+def _operator(group: Sequence[Compute], computes: Sequence[Compute], resolver: _Resolver) -> Operator:
+    """One operator: its link is what the next group, or nobody here, reads."""
+    inside = {compute.name for compute in group}
+    read_later = [
+        compute.name for compute in group
+        if any(compute.output in other.inputs() for other in computes if other.name not in inside)
+    ]  # fmt: skip
+    output = read_later[-1] if read_later else group[-1].name
+    main = group[0]
+    accesses: dict[tuple[str, tuple[Index, ...]], Access] = {}
+
+    def touch(op: str, read: Read) -> None:
+        access = resolver.access(op, read)
+        accesses.setdefault((access.tensor, access.dims), access)
+
+    for compute in group:
+        for read in compute.reads():
+            if read.tensor.name not in inside:
+                touch(compute.name, read)
+        if compute.name == output or (compute is not main and compute.reduce):
+            touch(compute.name, Read(compute.output, compute.axes))
+    for producer in resolver.problem.computes:
+        for read in main.reads():
+            if read.tensor == producer.output:
+                _check_link(producer, main, read, resolver.problem)
+    work = tuple(
+        Index(((variable, 1),), axis.size) if isinstance(variable, str) else variable
+        for axis in main.loops
+        for variable in (resolver.variable(main.name, axis),)
+    )
+    reductions = frozenset(resolver.keys[main.name, axis.name] for axis in main.reduce if axis.size != 1)
+    loops = frozenset(loop for access in accesses.values() for loop in access.loops) | reductions
+    loops |= frozenset(loop for index in work for loop in index.loops)
+    loops = frozenset(loop for loop in loops if resolver.extents[loop] != 1)
+    work = tuple(index for index in work if index.extent != 1)
+    return Operator(main.name, tuple(accesses.values()), output, loops, reductions, work, tuple(c.name for c in group))
+
+
+def _check_link(producer: Compute, consumer: Compute, read: Read, problem: Problem) -> None:
+    """Raise NotAChain where a consumer needs a dimension of its producer whole."""
+    for dim, axis in enumerate(producer.axes):
+        if axis.extent != 1 and not problem.follows(read, consumer, dim):
+            raise NotAChain(
+                f"{consumer.name} needs all of {producer.name} along {axis.name}",
+                where=consumer.name,
+                help=f"end the chain with {producer.name}",
+            )
+
+
+def _windows(access: Access, operator: Operator) -> set[str]:
+    """Reduction loops of composite indices."""
+    found: set[str] = set()
+
+    def visit(index: Index) -> None:
+        for variable, _ in index.terms:
+            if isinstance(variable, Index):
+                visit(variable)
+            elif len(index.terms) > 1 and variable in operator.reductions:
+                found.add(variable)
+
+    for index in access.dims:
+        visit(index)
+    return found
+
+
+def _axes(read: Read) -> set[Axis]:
+    found: set[Axis] = set()
+    stack: list[Expr] = list(read.indices)
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Axis):
+            found.add(node)
+        stack.extend(node.children())
+    return found
