@@ -27,8 +27,8 @@ class Candidate:
 
     @property
     def policy(self) -> str:
-        """EVICT, or KEEP and what is kept."""
-        return f"KEEP {', '.join(sorted(self.keep))}" if self.keep else "EVICT"
+        """EVICT, or KEEP and the tensors whose blocks stay while other operators run."""
+        return f"KEEP {', '.join(sorted(self.moves.stays))}" if self.moves.stays else "EVICT"
 
 
 def candidates(chain: Chain, orders: Sequence[Order], *, double_buffer: bool = False) -> list[Candidate]:

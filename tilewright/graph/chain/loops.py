@@ -17,7 +17,7 @@ from tilewright.errors import CompileError
 from tilewright.expr import dtypes
 from tilewright.expr.affine import Affine, affine
 from tilewright.expr.core import Axis, Compute, Expr, Read
-from tilewright.expr.rewrite import inline
+from tilewright.expr.rewrite import inline, substitute
 from tilewright.graph.chain.index import Index, Size
 from tilewright.tiles.problem import LoopOf, Problem
 
@@ -55,12 +55,14 @@ class Access:
 class Operator:
     """One compute-intensive expression with the memory-intensive ones that run on its blocks.
 
-    `loops` are the independent loops that index a tensor of it. `reductions` are those it sums over. `work` has one
+    `loops` are the independent loops that index a tensor of it. `reductions` are those it sums over. `scratch` are
+    results of the memory-intensive expressions that never leave the chip: a row's maximum, its sum. `work` has one
     index per loop of the compute: together the points at which it multiplies.
     """
 
     name: str
     accesses: tuple[Access, ...]
+    scratch: tuple[Access, ...]
     output: str
     loops: frozenset[str]
     reductions: frozenset[str]
@@ -85,7 +87,6 @@ class Chain:
     extents: Mapping[str, int]
     links: frozenset[str]
     windows: frozenset[str]
-    names: Mapping[str, str]
     problem: Problem
     whole: frozenset[str] = frozenset()
 
@@ -141,15 +142,11 @@ def chain_of(computes: Sequence[Compute]) -> Chain:
 
     Raises NotAChain where there is no linear chain of at least one compute-intensive expression.
     """
-    computes = _without_prologues(computes)
+    computes = _with_own_names(_without_prologues(computes))
     problem = Problem.of(computes)
     groups = _groups(computes)
-    keys = _independent(problem)
-    resolver = _Resolver(problem, keys)
-    operators: list[Operator] = []
-    names = {keys[place]: name for place, name in problem.names.items() if place not in problem.derived}
-    for group in groups:
-        operators.append(_operator(group, computes, resolver))
+    resolver = _Resolver(problem)
+    operators = [_operator(group, computes, resolver) for group in groups]
     used = frozenset(loop for operator in operators for loop in operator.loops)
     extents = {loop: extent for loop, extent in resolver.extents.items() if loop in used}
     written = {operator.output for operator in operators}
@@ -158,12 +155,12 @@ def chain_of(computes: Sequence[Compute]) -> Chain:
     windows = frozenset(loop for operator in operators for access in operator.accesses
                         for loop in _windows(access, operator))  # fmt: skip
     whole = frozenset(
-        keys[compute.name, axis.name]
-        for compute in computes
+        problem.names[compute.name, axis.name]
+        for group in groups[:-1]
+        for compute in group[1:]
         for axis in compute.reduce
-        if not is_compute_intensive(compute) and (compute.name, axis.name) in keys
     )
-    return Chain(tuple(operators), extents, links, windows, names, problem, whole & used)
+    return Chain(tuple(operators), extents, links, windows, problem, whole & used)
 
 
 # From computes to groups ----------------------------------------------------------------------------------------------
@@ -198,6 +195,48 @@ def _without_prologues(computes: Sequence[Compute]) -> list[Compute]:
     return found
 
 
+def _with_own_names(computes: Sequence[Compute]) -> list[Compute]:
+    """The computes with another name for each loop that has the name of one that no tensor ties it to.
+
+    `Problem` lets two loops share a name where no expression has both; the loops of a chain surround all of it.
+    """
+    problem = Problem.of(computes)
+    root: dict[LoopOf, LoopOf] = {place: place for place in problem.names}
+
+    def find(place: LoopOf) -> LoopOf:
+        while root[place] != place:
+            place = root[place]
+        return place
+
+    for producer, consumer in problem.edges():
+        for read in consumer.reads():
+            if read.tensor == producer.output:
+                for axis, index in zip(producer.axes, read.indices, strict=True):
+                    place = (producer.name, axis.name)
+                    if isinstance(index, Axis) and problem.names[place] == problem.names[consumer.name, index.name]:
+                        root[find(place)] = find((consumer.name, index.name))
+    owner: dict[str, LoopOf] = {}
+    for place in reversed(problem.names):
+        owner.setdefault(problem.names[place], find(place))
+    found = []
+    for compute in computes:
+        renamed: dict[Axis, Expr] = {}
+        for axis in compute.loops:
+            place = (compute.name, axis.name)
+            name = problem.names[place]
+            if place not in problem.derived and find(place) != owner[name]:
+                name = f"{find(place)[0]}.{name}"
+            if name != axis.name:
+                renamed[axis] = Axis(name, axis.extent)
+        found.append(_renamed(compute, renamed) if renamed else compute)
+    return found
+
+
+def _renamed(compute: Compute, names: Mapping[Axis, Expr]) -> Compute:
+    axes, reduce = (tuple(names.get(axis, axis) for axis in loops) for loops in (compute.axes, compute.reduce))
+    return replace(compute, axes=axes, reduce=reduce, body=substitute(compute.body, names))
+
+
 def _groups(computes: Sequence[Compute]) -> list[list[Compute]]:
     """Each product with the memory-intensive expressions behind it. Raises NotAChain where they are no line."""
     groups: list[list[Compute]] = []
@@ -208,7 +247,7 @@ def _groups(computes: Sequence[Compute]) -> list[list[Compute]]:
             if groups and sources != {len(groups) - 1}:
                 _refuse_product(compute, groups, sources)
             groups.append([])
-        elif sources != {len(groups) - 1}:
+        elif not sources or min(sources) < len(groups) - 2 or (len(groups) == 1 and sources != {0}):
             raise NotAChain(
                 f"{compute.name} reads {_of(compute, group_of)} after {groups[-1][0].name} was computed",
                 where=compute.name,
@@ -219,11 +258,11 @@ def _groups(computes: Sequence[Compute]) -> list[list[Compute]]:
         groups[-1].append(compute)
         group_of[compute.name] = len(groups) - 1
     for number, group in enumerate(groups[:-1]):
-        crossing = {t.name for c in groups[number + 1] for t in c.inputs() if group_of.get(t.name) == number}
+        after = [compute for later in groups[number + 1 :] for compute in later]
+        crossing = {t.name for compute in after for t in compute.inputs() if group_of.get(t.name) == number}
         if len(crossing) > 1:
             raise NotAChain(
-                f"{groups[number + 1][0].name} reads {len(crossing)} results of {group[0].name}: "
-                f"{', '.join(sorted(crossing))}",
+                f"{len(crossing)} results of {group[0].name} are read later: {', '.join(sorted(crossing))}",
                 where=groups[number + 1][0].name,
                 help="one tensor connects two operators of a chain",
             )
@@ -247,52 +286,23 @@ def _refuse_product(compute: Compute, groups: list[list[Compute]], sources: set[
 # From groups to operators ---------------------------------------------------------------------------------------------
 
 
-def _independent(problem: Problem) -> dict[LoopOf, str]:
-    """A key for every loop that is not derived; loops of one name that no tensor ties together have different keys."""
-    root: dict[LoopOf, LoopOf] = {place: place for place in problem.names}
-
-    def find(place: LoopOf) -> LoopOf:
-        while root[place] != place:
-            place = root[place]
-        return place
-
-    for producer, consumer in problem.edges():
-        for read in consumer.reads():
-            if read.tensor != producer.output:
-                continue
-            for axis, index in zip(producer.axes, read.indices, strict=True):
-                place = (producer.name, axis.name)
-                if isinstance(index, Axis) and problem.names[place] == problem.names[consumer.name, index.name]:
-                    root[find(place)] = find((consumer.name, index.name))
-    members: dict[str, list[LoopOf]] = {}
-    for place in problem.names:
-        members.setdefault(problem.names[place], [])
-        if find(place) not in members[problem.names[place]]:
-            members[problem.names[place]].append(find(place))
-    keys = {}
-    for place, name in problem.names.items():
-        if place not in problem.derived:
-            keys[place] = name if find(place) == members[name][-1] else f"{find(place)[0]}.{name}"
-    return keys
-
-
 class _Resolver:
     """Indices of expressions as indices over independent loops."""
 
-    def __init__(self, problem: Problem, keys: Mapping[LoopOf, str]) -> None:
-        self.problem, self.keys = problem, keys
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
         self.extents: dict[str, int] = {}
         for compute in problem.computes:
             for axis in compute.loops:
-                if (compute.name, axis.name) in keys:
-                    self.extents[keys[compute.name, axis.name]] = axis.size
+                if (compute.name, axis.name) not in problem.derived:
+                    self.extents[problem.names[compute.name, axis.name]] = axis.size
 
     def variable(self, op: str, axis: Axis) -> str | Index:
-        """The loop of an axis: its key, or what it is derived from."""
+        """The loop of an axis: its name, or what it is derived from."""
         place = (op, axis.name)
         forms = self.problem.derived.get(place)
         if forms is None:
-            return self.keys[place]
+            return self.problem.names[place]
         found = {self.index(consumer, form, axis.size) for consumer, form in forms}
         if len(found) != 1:
             raise NotAChain(
@@ -351,8 +361,13 @@ def _operator(group: Sequence[Compute], computes: Sequence[Compute], resolver: _
         for read in compute.reads():
             if read.tensor.name not in inside:
                 touch(compute.name, read)
-        if compute.name == output or (compute is not main and compute.reduce):
+        if compute.name == output:
             touch(compute.name, Read(compute.output, compute.axes))
+    scratch = tuple(
+        resolver.access(compute.name, Read(compute.output, compute.axes))
+        for compute in group[1:]
+        if compute.reduce and compute.name != output
+    )
     for producer in resolver.problem.computes:
         for read in main.reads():
             if read.tensor == producer.output:
@@ -362,12 +377,13 @@ def _operator(group: Sequence[Compute], computes: Sequence[Compute], resolver: _
         for axis in main.loops
         for variable in (resolver.variable(main.name, axis),)
     )
-    reductions = frozenset(resolver.keys[main.name, axis.name] for axis in main.reduce if axis.size != 1)
+    reductions = frozenset(resolver.problem.names[main.name, axis.name] for axis in main.reduce if axis.size != 1)
     loops = frozenset(loop for access in accesses.values() for loop in access.loops) | reductions
     loops |= frozenset(loop for index in work for loop in index.loops)
     loops = frozenset(loop for loop in loops if resolver.extents[loop] != 1)
     work = tuple(index for index in work if index.extent != 1)
-    return Operator(main.name, tuple(accesses.values()), output, loops, reductions, work, tuple(c.name for c in group))
+    names = tuple(compute.name for compute in group)
+    return Operator(main.name, tuple(accesses.values()), scratch, output, loops, reductions, work, names)
 
 
 def _check_link(producer: Compute, consumer: Compute, read: Read, problem: Problem) -> None:

@@ -40,15 +40,18 @@ class Move:
 class Moves:
     """What an order and a policy mean, as formulas over tile sizes.
 
-    `moves` are of the tensors that are no links. `held` lists for each operator the accesses whose blocks are in memory
+    `moves` are of the tensors that are no links.
+    `held` lists for each operator the accesses whose blocks are in memory
     while it runs, each with the loops along which it is whole (links of incomplete orders) and how many buffers it has.
-    `again` has the loops that run an operator again.
+    `again` has the loops that run an operator again. `stays` has the tensors whose blocks stay while other operators
+    run, each with the outermost loop that they survive.
     """
 
     chain: Chain
     moves: tuple[Move, ...]
     held: tuple[tuple[tuple[Access, frozenset[str], int], ...], ...]
     again: tuple[tuple[str, ...], ...]
+    stays: Mapping[str, str]
 
     def key(self) -> object:
         """Equal for orders with the same formulas."""
@@ -134,6 +137,7 @@ def plan_moves(
     moves: list[Move] = []
     held: list[dict[tuple[Access, frozenset[str]], int]] = []
     survivors: list[tuple[int, Access]] = []
+    stays: dict[str, str] = {}
     alive = list(order)
     for number, operator in enumerate(chain.operators):
         own: dict[tuple[Access, frozenset[str]], int] = {}
@@ -151,14 +155,18 @@ def plan_moves(
                     around = nest.around([number, other]) if other != number else ()
                     if any(loop in survived for loop in around):
                         survivors.append((other, access))
+                        first = next(loop for loop in around if loop in survived)
+                        stays[access.tensor] = min(stays.get(access.tensor, first), first, key=order.index)
         held.append(own)
         later = frozenset(loop for other in chain.operators[number + 1 :] for loop in other.loops)
         alive = [loop for loop in alive if loop in later]
-    for other, access in survivors:
+    scratch = [(other, access) for operator in chain.operators for access in operator.scratch for other in range(len(held))]
+    for other, access in (*survivors, *scratch):
         if all(access.tensor != mine.tensor for mine, _ in held[other]):
             held[other][access, frozenset()] = 1
     again = reruns(chain, order, ones)
-    return Moves(chain, tuple(moves), tuple(tuple((a, w, n) for (a, w), n in own.items()) for own in held), again)
+    kept = {tensor: loop for tensor, loop in stays.items() if tensor not in chain.links}
+    return Moves(chain, tuple(moves), tuple(tuple((a, w, n) for (a, w), n in own.items()) for own in held), again, kept)
 
 
 def _scan(access: Access, loops: Sequence[str], kept: bool, ones: Collection[str]) -> tuple[tuple[str, ...], set[str]]:

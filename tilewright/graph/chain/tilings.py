@@ -23,7 +23,7 @@ from tilewright.graph.chain.loops import Access, Chain
 
 Array = np.ndarray[Any, Any]
 
-MOST_POINTS = 20_000  #: combinations that are evaluated one by one; more take longer than the relaxed solution
+MOST_POINTS = 200_000  #: combinations that are evaluated one by one; more take longer than the relaxed solution
 STARTS = 8  #: of SLSQP
 
 
