@@ -88,6 +88,7 @@ class Chain:
     links: frozenset[str]
     windows: frozenset[str]
     problem: Problem
+    derived: Mapping[LoopOf, Index]
     whole: frozenset[str] = frozenset()
 
     @cached_property
@@ -160,7 +161,13 @@ def chain_of(computes: Sequence[Compute]) -> Chain:
         for compute in group[1:]
         for axis in compute.reduce
     )
-    return Chain(tuple(operators), extents, links, windows, problem, whole & used)
+    derived = {}
+    for compute in computes:
+        for axis in compute.loops:
+            variable = resolver.variable(compute.name, axis)
+            if isinstance(variable, Index):
+                derived[compute.name, axis.name] = variable
+    return Chain(tuple(operators), extents, links, windows, problem, derived, whole & used)
 
 
 # From computes to groups ----------------------------------------------------------------------------------------------
