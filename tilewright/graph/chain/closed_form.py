@@ -6,6 +6,7 @@ All sizes are elements. M, N, K, L are the extents of ``C[m, l] += A[m, k] * B[k
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import isqrt, sqrt
 
 from tilewright.dataclass import dataclass
@@ -131,15 +132,16 @@ class TwoProducts:
         return self.M * self.K + self.K * self.L + self.L * self.N + self.M * self.N
 
 
-def distinct_tiles(extent: int, smallest: int = 1, multiple: int = 1) -> list[int]:
+@lru_cache(maxsize=4096)
+def distinct_tiles(extent: int, smallest: int = 1, multiple: int = 1) -> tuple[int, ...]:
     """For every number of steps that a loop can have, the smallest tile that needs no more; in increasing order.
 
     Tiles are multiples of `multiple`, of `smallest` or more, or the whole extent.
 
     >>> distinct_tiles(10)
-    [1, 2, 3, 4, 5, 10]
+    (1, 2, 3, 4, 5, 10)
     >>> distinct_tiles(100, multiple=16)
-    [16, 32, 48, 64, 100]
+    (16, 32, 48, 64, 100)
     """
     found: set[int] = {extent}
     tile = min(max(smallest, 1), extent)
@@ -149,7 +151,7 @@ def distinct_tiles(extent: int, smallest: int = 1, multiple: int = 1) -> list[in
         steps = -(-extent // tile)
         longer = -(-extent // (steps - 1))
         tile = min(extent, -(-max(longer, tile + 1) // multiple) * multiple)
-    return sorted(found)
+    return tuple(sorted(found))
 
 
 def balanced(extent: int, tile: int) -> int:

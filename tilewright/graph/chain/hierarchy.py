@@ -22,13 +22,14 @@ CPU_START_SECONDS = 2e-6  # handing a kernel to the threads of a pool, an order 
 class Store:
     """One memory level: bytes that one core may use (None: enough), and what all together read from it per second.
 
-    `fuses`: blocks of a link may stay here while a kernel goes on. `total_bytes` is the capacity of all instances.
+    `fuses`: blocks of a link may stay here while a kernel goes on. `cached_bytes` is what all instances keep from one
+    kernel to the next by themselves.
     """
 
     name: str
     capacity_bytes: int | None
     bytes_per_second: float
-    total_bytes: int | None = None
+    cached_bytes: int = 0
     fuses: bool = True
 
 
@@ -76,7 +77,7 @@ def _gpu(machine: Gpu, dtype: DType) -> Hierarchy:
     for cache in machine.caches:
         levels.append(Store(cache.name, cache.bytes, machine.l2_bytes_per_cycle * clock, cache.bytes, fuses=False))
     shared = machine.shared_bytes_per_block
-    levels.append(Store("SHARED", shared, machine.shared_bytes_per_cycle * clock * count, shared * count))
+    levels.append(Store("SHARED", shared, machine.shared_bytes_per_cycle * clock * count))
     rates = machine.fma_per_cycle
     flops = 2.0 * rates.get(dtype, rates.get("f32", min(rates.values()))) * clock * count
     return Hierarchy(machine.name, tuple(levels), flops, machine.launch_seconds)
@@ -91,8 +92,7 @@ def _accelerator(machine: Accelerator, dtype: DType) -> Hierarchy:
         words = inf if level.read_words_per_cycle is None else level.read_words_per_cycle
         count = machine.instances(level.name)
         capacity = level.capacity_bytes if level.technology != "dram" else None
-        total = None if capacity is None else capacity * count
-        levels.append(Store(level.name, capacity, words * word_bytes * count * machine.clock_hz, total))
+        levels.append(Store(level.name, capacity, words * word_bytes * count * machine.clock_hz))
     flops = 2.0 * machine.units * machine.compute.operations_per_cycle * machine.clock_hz
     return Hierarchy(machine.name, tuple(levels), flops, 0.0)
 

@@ -50,6 +50,9 @@ class Index:
 
     def width(self, tile: Mapping[str, Size]) -> Size:
         """Elements of the bounding box of one block inside the tensor: ``1 + sum |c| * (T - 1)``, clipped."""
+        if self.plain is not None:
+            size = tile[self.plain]
+            return min(size, self.extent) if isinstance(size, int) else np.minimum(size, self.extent)
         width: Size = 1
         for variable, coefficient in self.terms:
             inner = tile[variable] if isinstance(variable, str) else variable.width(tile)
@@ -94,6 +97,8 @@ class Index:
 
     def distinct(self, extents: Mapping[str, int]) -> int:
         """Elements that all blocks together reach."""
+        if self.plain is not None:
+            return min(self.extent, extents[self.plain])
         return len(self.elements({loop: (0, extents[loop]) for loop in self.loops}))
 
 

@@ -196,7 +196,7 @@ def nested_traffic(
     chain = candidate.moves.chain
     nest = nest_of(chain, candidate.order, candidate.whole)
     path = nest.around([position])
-    shared = {loop for loop in path for each in nest.walk() if loop in each.loops and len(each.operators()) > 1}
+    shared = {loop for loop in path for each in nest.walk() if loop in each.loops and len(each.operators) > 1}
     around: list[tuple[int, str, bool]] = []
     for number in range(1, level + 1):
         loops = path if number == fused else nest.loops if number < fused else own_order(chain, candidate.order, position)

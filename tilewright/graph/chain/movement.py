@@ -11,7 +11,7 @@ replaced it, every loop outside repeats the traffic. A producer's private loop i
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import reduce
+from functools import cached_property, reduce
 from math import prod
 from typing import Literal
 
@@ -59,7 +59,7 @@ class Moves:
         held = tuple(frozenset((a.tensor, a.dims, whole, count) for a, whole, count in each) for each in self.held)
         return moves, held, tuple(map(frozenset, self.again))
 
-    @property
+    @cached_property
     def free(self) -> frozenset[str]:
         """The loops whose tile sizes traffic or recomputation depend on."""
         found = {loop for move in self.moves for loop in move.repeats} | {loop for each in self.again for loop in each}
@@ -141,6 +141,7 @@ def plan_moves(
     alive = list(order)
     for number, operator in enumerate(chain.operators):
         own: dict[tuple[Access, frozenset[str]], int] = {}
+        shared = [(other, nest.around([number, other])) for other in range(len(chain.operators)) if other != number]
         enclosing = [loop for loop in alive if mode == "nest" or loop in operator.loops]
         for access in operator.accesses:
             link = access.tensor in chain.links
@@ -151,11 +152,10 @@ def plan_moves(
             if not link:
                 moves.append(Move(number, access, repeats))
             if memory == "corrected":
-                for other in range(len(chain.operators)):
-                    around = nest.around([number, other]) if other != number else ()
-                    if any(loop in survived for loop in around):
+                for other, around in shared if survived else ():
+                    first = next((loop for loop in around if loop in survived), None)
+                    if first is not None:
                         survivors.append((other, access))
-                        first = next(loop for loop in around if loop in survived)
                         stays[access.tensor] = min(stays.get(access.tensor, first), first, key=order.index)
         held.append(own)
         later = frozenset(loop for other in chain.operators[number + 1 :] for loop in other.loops)
@@ -164,7 +164,7 @@ def plan_moves(
     for other, access in (*survivors, *scratch):
         if all(access.tensor != mine.tensor for mine, _ in held[other]):
             held[other][access, frozenset()] = 1
-    again = reruns(chain, order, ones)
+    again = reruns(chain, nest)
     kept = {tensor: loop for tensor, loop in stays.items() if tensor not in chain.links}
     return Moves(chain, tuple(moves), tuple(tuple((a, w, n) for (a, w), n in own.items()) for own in held), again, kept)
 

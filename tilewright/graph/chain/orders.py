@@ -8,6 +8,7 @@ both have lies inside it (rule R2: the current block of the link is kept).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property
 from itertools import permutations
 
 from tilewright.dataclass import dataclass
@@ -24,12 +25,13 @@ class Nest:
     loops: Order
     children: tuple[Nest | int, ...]
 
+    @cached_property
     def operators(self) -> tuple[int, ...]:
         """Every operator inside, in order."""
         return tuple(
             number
             for child in self.children
-            for number in ((child,) if isinstance(child, int) else child.operators())
+            for number in ((child,) if isinstance(child, int) else child.operators)
         )
 
     def walk(self) -> Iterator[Nest]:
@@ -45,7 +47,14 @@ class Nest:
 
     def around(self, operators: Collection[int]) -> Order:
         """The loops that surround all of some operators."""
-        return tuple(loop for nest in self.walk() if set(operators) <= set(nest.operators()) for loop in nest.loops)
+        wanted = set(operators)
+        found: list[str] = []
+        nest: Nest | None = self
+        while nest is not None:
+            found += nest.loops
+            inner = (child for child in nest.children if isinstance(child, Nest))
+            nest = next((child for child in inner if wanted <= set(child.operators)), None)
+        return tuple(found) if wanted <= set(self.operators) else ()
 
 
 def block_loops(chain: Chain) -> tuple[str, ...]:
@@ -127,9 +136,8 @@ def _meet(chain: Chain, first: int, middle: int, last: int, order: Sequence[str]
     return any(loop in before and loop in after for loop in order)
 
 
-def reruns(chain: Chain, order: Sequence[str], ones: Collection[str] = ()) -> tuple[Order, ...]:
+def reruns(chain: Chain, nest: Nest) -> tuple[Order, ...]:
     """Rule R2: for each operator the loops around it that are not its own; it is computed again in each of their steps."""
-    nest = nest_of(chain, order, ones)
     return tuple(
         tuple(loop for loop in nest.around([number]) if loop not in operator.loops)
         for number, operator in enumerate(chain.operators)

@@ -42,7 +42,8 @@ class _Builder:
         self.chain: Chain = levels.candidate.moves.chain
         self.names = [store.name for store in hierarchy.levels]
         self.steps = steps_between(self.chain, levels.tiles)
-        self.stays = self.candidate.moves.stays
+        computed = {operator.output: operator.name for operator in self.chain.operators}
+        self.stays = {computed.get(tensor, tensor): loop for tensor, loop in self.candidate.moves.stays.items()}
 
     def tree(self) -> TileTree:
         ways: list[_Way] = []
@@ -57,11 +58,11 @@ class _Builder:
 
     def _way(self, nest: Nest, number: int) -> tuple[_Turn, ...]:
         """The loops of several steps around an operator, down to the level of fusion."""
-        turns = [_Turn(level, loop, nest.operators()) for level in range(1, self.levels.fused) for loop in nest.loops]
+        turns = [_Turn(level, loop, nest.operators) for level in range(1, self.levels.fused) for loop in nest.loops]
         turns += [
-            _Turn(self.levels.fused, loop, each.operators())
+            _Turn(self.levels.fused, loop, each.operators)
             for each in nest.walk()
-            if number in each.operators()
+            if number in each.operators
             for loop in each.loops
         ]
         return tuple(turn for turn in turns if self.steps[turn.level - 1][turn.loop] > 1)
