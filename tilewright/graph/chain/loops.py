@@ -16,9 +16,10 @@ from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError
 from tilewright.expr import dtypes
 from tilewright.expr.affine import Affine, affine
-from tilewright.expr.core import Axis, Compute, Expr, Read
+from tilewright.expr.core import Axis, Compute, Expr, Read, Tensor
 from tilewright.expr.rewrite import inline, substitute
 from tilewright.graph.chain.index import Index, Size
+from tilewright.graph.passes.inline_maps import reads_own_points
 from tilewright.tiles.problem import LoopOf, Problem
 
 
@@ -117,6 +118,18 @@ class Chain:
         """The tensors that the chain writes and does not read itself."""
         return frozenset(operator.output for operator in self.operators) - self.links
 
+    @property
+    def compulsory(self) -> int:
+        """Elements that a fused chain moves at least: each tensor that is no link once."""
+        return sum({access.tensor: access.size for _, access in self.io}.values())
+
+    @property
+    def apart(self) -> int:
+        """Elements that its operators move at least as kernels of their own: what is read of links is written too."""
+        read = [a for o in self.operators for a in o.accesses if a.tensor in self.links and a.tensor != o.output]
+        reached = {a.tensor: prod(index.distinct(self.extents) for index in a.dims) for a in read}
+        return self.compulsory + 2 * sum(reached.values())
+
     def access(self, tensor: str) -> Access:
         """The first access to a tensor."""
         return next(a for operator in self.operators for a in operator.accesses if a.tensor == tensor)
@@ -130,20 +143,21 @@ def is_compute_intensive(compute: Compute) -> bool:
     """Whether blocking creates reuse: a reduction, and two inputs each constant along a spatial loop (spec 1, §1.6)."""
     if not compute.reduce or compute.ordered is not None:
         return False
-    constant: set[str] = set()
-    for tensor in compute.inputs():
-        used = {axis for read in compute.reads() if read.tensor == tensor for axis in _axes(read)}
-        if any(axis.extent != 1 and axis not in used for axis in compute.axes):
-            constant.add(tensor.name)
+    constant = {read for read in compute.reads() if any(a.size != 1 and a not in _axes(read) for a in compute.axes)}
     return len(constant) >= 2
 
 
+def layerwise(computes: Sequence[Compute]) -> int:
+    """Elements that expressions move with a kernel each: everything they read and write, once (spec 1, section 6.2)."""
+    return sum(tensor.size for compute in computes for tensor in (*compute.inputs(), compute.output))
+
+
 def chain_of(computes: Sequence[Compute]) -> Chain:
-    """The chain of computes in topological order; what runs before the first product is inlined where it is read.
+    """The chain of computes in topological order; maps before the first product, and padding, are part of what reads them.
 
     Raises NotAChain where there is no linear chain of at least one compute-intensive expression.
     """
-    computes = _with_own_names(_without_prologues(computes))
+    computes = _with_own_names(_flattened(computes))
     problem = Problem.of(computes)
     groups = _groups(computes)
     resolver = _Resolver(problem)
@@ -173,33 +187,47 @@ def chain_of(computes: Sequence[Compute]) -> Chain:
 # From computes to groups ----------------------------------------------------------------------------------------------
 
 
-def _without_prologues(computes: Sequence[Compute]) -> list[Compute]:
-    """Maps that need no product are computed where they are read: padding and casts of operands.
+def _flattened(computes: Sequence[Compute]) -> list[Compute]:
+    """The expressions with some maps computed where they are read: what needs no product, and what moves elements.
 
-    Raises NotAChain for a reduction among them.
+    The first are padding and casts of operands, the second padding, crops and transposes of links; a crop before a
+    padding stays, since the padding begins where it ends. Raises NotAChain for a reduction that needs no product.
     """
     found: list[Compute] = []
     inlined: dict[str, Compute] = {}
     after: set[str] = set()  # expressions that need a product
+    last = computes[-1].name if computes else ""
     for compute in computes:
         for tensor in compute.inputs():
             if tensor.name in inlined:
                 compute = inline(compute, inlined[tensor.name])
-        if is_compute_intensive(compute) or any(tensor.name in after for tensor in compute.inputs()):
-            after.add(compute.name)
-            found.append(compute)
-        elif compute.accum is None:
+        needs = [tensor for tensor in compute.inputs() if tensor.name in after]
+        if not needs and not is_compute_intensive(compute):
+            if compute.accum is not None:
+                raise NotAChain(
+                    f"{compute.name} reduces before the first product",
+                    where=compute.name,
+                    help="compute it apart: start the chain behind it",
+                )
+            inlined[compute.name] = compute
+            continue
+        readers = [other for other in computes if compute.output in other.inputs()]
+        clipped = any(other.accum is None and _moves_elements(other, [compute.output]) for other in readers)
+        if needs and compute.name != last and _moves_elements(compute, needs) and not clipped:
             inlined[compute.name] = compute
         else:
-            raise NotAChain(
-                f"{compute.name} reduces before the first product",
-                where=compute.name,
-                help="compute it apart: start the chain behind it",
-            )
+            found.append(compute)
+        after.add(compute.name)
     if not found:
         names = ", ".join(compute.name for compute in computes) or "none"
         raise NotAChain(f"no expression is compute-intensive: {names}", help="a chain has at least one product")
     return found
+
+
+def _moves_elements(compute: Compute, tensors: Sequence[Tensor]) -> bool:
+    """Whether an expression is a map that reads a result at other points than it writes, by affine indices."""
+    moved = compute.accum is None and len(tensors) == 1 and not reads_own_points(compute, tensors[0])
+    return moved and all(affine(index) is not None for read in compute.reads() for index in read.indices)
 
 
 def _with_own_names(computes: Sequence[Compute]) -> list[Compute]:
@@ -223,7 +251,7 @@ def _with_own_names(computes: Sequence[Compute]) -> list[Compute]:
                     if isinstance(index, Axis) and problem.names[place] == problem.names[consumer.name, index.name]:
                         root[find(place)] = find((consumer.name, index.name))
     owner: dict[str, LoopOf] = {}
-    for place in reversed(problem.names):
+    for place in problem.names:  # those of the last expression first
         owner.setdefault(problem.names[place], find(place))
     found = []
     for compute in computes:
