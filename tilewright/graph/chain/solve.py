@@ -22,7 +22,7 @@ from tilewright.graph.chain.levels import Levels, memory_of, solve_levels
 from tilewright.graph.chain.loops import Chain, NotAChain, chain_of, is_compute_intensive
 from tilewright.graph.chain.orders import legal_orders
 from tilewright.graph.chain.softmax import Rewrite, deferred
-from tilewright.graph.chain.tilings import best_tiling, lower_bound
+from tilewright.graph.chain.tilings import Memory, Tiling, best_tiling, lower_bound
 from tilewright.graph.chain.trees import tree_of
 from tilewright.tiles.tree import TileTree
 
@@ -187,30 +187,30 @@ def _plans(
     for level, store in enumerate(hierarchy.levels):
         if level == 0 or not store.fuses or not store.capacity_bytes:
             continue
-        few = _shortlist(every, hierarchy, level, smallest, best)
+        few = solve_level(every, memory_of(hierarchy, level, smallest, bool(smallest)), best)
         if not few:
             values = f"{store.capacity_bytes} bytes do not hold the smallest tiles"
             refused.append(Refusal(f"links in {store.name}", "MU fits MC", values))
-        solved = [solve_levels(each, hierarchy, level, smallest, bool(smallest), double_buffer) for each in few]
+        solved = [solve_levels(each, hierarchy, level, smallest, bool(smallest), double_buffer) for each, _ in few]
         found += [_plan(each, chain, rewrite, hierarchy) for each in solved if each is not None]
     return found
 
 
-def _shortlist(
-    every: Sequence[Candidate], hierarchy: Hierarchy, level: int, smallest: Mapping[str, int], best: int
-) -> list[Candidate]:
-    """The candidates with the least time at the level of fusion; what a bound excludes is not solved."""
-    memory = memory_of(hierarchy, level, smallest, bool(smallest))
-    ranked: list[tuple[float, int, int, Candidate]] = []
+def solve_level(every: Sequence[Candidate], memory: Memory, best: int = BEST) -> list[tuple[Candidate, Tiling]]:
+    """The best candidates for one memory level with their tiles, least time first, then least volume.
+
+    What a bound excludes is not solved.
+    """
+    ranked: list[tuple[float, int, int, Candidate, Tiling]] = []
     for number, candidate in enumerate(every):
         if len(ranked) >= best and len(candidate.moves.free) > 3 and lower_bound(candidate, memory) > ranked[-1][0]:
             continue
         tiling = best_tiling(candidate, memory)
         if tiling is not None:
-            ranked.append((tiling.seconds, tiling.volume, number, candidate))
+            ranked.append((tiling.seconds, tiling.volume, number, candidate, tiling))
             ranked.sort(key=lambda each: each[:3])
             del ranked[best:]
-    return [candidate for *_, candidate in ranked]
+    return [(candidate, tiling) for *_, candidate, tiling in ranked]
 
 
 def _plan(levels: Levels, chain: Chain, rewrite: Rewrite, hierarchy: Hierarchy) -> ChainPlan:
@@ -298,8 +298,8 @@ def _single(group: Sequence[Compute], hierarchy: Hierarchy, quanta: Quanta | Non
     chain = chain_of(group)
     smallest = smallest_tiles(chain, quanta)
     orders, _ = legal_orders(chain)
-    few = _shortlist(candidates(chain, orders), hierarchy, 1, smallest, 1)
-    solved = solve_levels(few[0], hierarchy, 1, smallest, bool(smallest)) if few else None
+    few = solve_level(candidates(chain, orders), memory_of(hierarchy, 1, smallest, bool(smallest)), 1)
+    solved = solve_levels(few[0][0], hierarchy, 1, smallest, bool(smallest)) if few else None
     if solved is None:
         raise _too_small(chain, hierarchy, quanta)
     return solved
