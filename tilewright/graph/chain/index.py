@@ -8,7 +8,7 @@ of padding count nowhere.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import product
 from typing import Any
 
@@ -86,14 +86,7 @@ class Index:
         """
         if self.plain is not None and self.extent == extents[self.plain]:
             return self.extent
-        total = 0
-        for ranges in blocks(sorted(self.loops), tile, extents):
-            if exact:
-                total += len(self.elements(ranges))
-            else:
-                begin, end = self.box(ranges)
-                total += end - begin
-        return total
+        return _covered(self, tuple((loop, tile[loop], extents[loop]) for loop in sorted(self.loops)), exact)
 
     def distinct(self, extents: Mapping[str, int]) -> int:
         """Elements that all blocks together reach."""
@@ -102,7 +95,20 @@ class Index:
         return len(self.elements({loop: (0, extents[loop]) for loop in self.loops}))
 
 
-def blocks(loops: Sequence[str], tile: Mapping[str, int], extents: Mapping[str, int]) -> list[dict[str, tuple[int, int]]]:
+@lru_cache(maxsize=1 << 16)
+def _covered(index: Index, tiles: tuple[tuple[str, int, int], ...], exact: bool) -> int:
+    """Elements of all blocks; `tiles` are loops with their tile and extent. Many candidates ask for the same."""
+    tile, extents = {loop: size for loop, size, _ in tiles}, {loop: extent for loop, _, extent in tiles}
+    total = 0
+    for ranges in blocks(list(tile), tile, extents):
+        begin, end = (0, len(index.elements(ranges))) if exact else index.box(ranges)
+        total += end - begin
+    return total
+
+
+def blocks(
+    loops: Sequence[str], tile: Mapping[str, int], extents: Mapping[str, int]
+) -> list[dict[str, tuple[int, int]]]:
     """The ranges of every block of some loops, the last loop fastest; the last block of a loop may be shorter."""
     steps = [
         [(begin, min(begin + tile[loop], extents[loop])) for begin in range(0, extents[loop], tile[loop])]

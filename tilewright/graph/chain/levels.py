@@ -199,7 +199,9 @@ def nested_traffic(
     shared = {loop for loop in path for each in nest.walk() if loop in each.loops and len(each.operators) > 1}
     around: list[tuple[int, str, bool]] = []
     for number in range(1, level + 1):
-        loops = path if number == fused else nest.loops if number < fused else own_order(chain, candidate.order, position)
+        loops = (
+            path if number == fused else nest.loops if number < fused else own_order(chain, candidate.order, position)
+        )
         around += ((number, loop, number <= fused and loop in shared) for loop in loops)
     stays = access.tensor in candidate.moves.stays and level <= fused
     replaced = False

@@ -136,7 +136,11 @@ class Chain:
 
     def flops(self, number: int) -> int:
         """Operations of one operator without recomputation: a multiplication and an addition per point."""
-        return 2 * prod(index.distinct(self.extents) for index in self.operators[number].work)
+        return self._flops[number]
+
+    @cached_property
+    def _flops(self) -> list[int]:
+        return [2 * prod(index.distinct(self.extents) for index in operator.work) for operator in self.operators]
 
 
 def is_compute_intensive(compute: Compute) -> bool:
@@ -153,7 +157,7 @@ def layerwise(computes: Sequence[Compute]) -> int:
 
 
 def chain_of(computes: Sequence[Compute]) -> Chain:
-    """The chain of computes in topological order; maps before the first product, and padding, are part of what reads them.
+    """The chain of computes in topological order; maps before a product, and padding, are part of what reads them.
 
     Raises NotAChain where there is no linear chain of at least one compute-intensive expression.
     """
@@ -255,7 +259,7 @@ def _with_own_names(computes: Sequence[Compute]) -> list[Compute]:
         owner.setdefault(problem.names[place], find(place))
     found = []
     for compute in computes:
-        renamed: dict[Axis, Expr] = {}
+        renamed: dict[Axis, Axis] = {}
         for axis in compute.loops:
             place = (compute.name, axis.name)
             name = problem.names[place]
@@ -267,9 +271,9 @@ def _with_own_names(computes: Sequence[Compute]) -> list[Compute]:
     return found
 
 
-def _renamed(compute: Compute, names: Mapping[Axis, Expr]) -> Compute:
+def _renamed(compute: Compute, names: Mapping[Axis, Axis]) -> Compute:
     axes, reduce = (tuple(names.get(axis, axis) for axis in loops) for loops in (compute.axes, compute.reduce))
-    return replace(compute, axes=axes, reduce=reduce, body=substitute(compute.body, names))
+    return replace(compute, axes=axes, reduce=reduce, body=substitute(compute.body, dict(names)))
 
 
 def _groups(computes: Sequence[Compute]) -> list[list[Compute]]:
@@ -289,7 +293,9 @@ def _groups(computes: Sequence[Compute]) -> list[list[Compute]]:
                 help=f"put it before {groups[-1][0].name}, or end the chain there",
             )
         if compute.ordered is not None:
-            raise NotAChain(f"{compute.name} is an ordered accumulation", where=compute.name, help="end the chain there")
+            raise NotAChain(
+                f"{compute.name} is an ordered accumulation", where=compute.name, help="end the chain there"
+            )
         groups[-1].append(compute)
         group_of[compute.name] = len(groups) - 1
     for number, group in enumerate(groups[:-1]):
@@ -305,7 +311,9 @@ def _groups(computes: Sequence[Compute]) -> list[list[Compute]]:
 
 
 def _of(compute: Compute, group_of: Mapping[str, int]) -> str:
-    return " and ".join(tensor.name for tensor in compute.inputs() if tensor.name in group_of) or "no result of a product"
+    return (
+        " and ".join(tensor.name for tensor in compute.inputs() if tensor.name in group_of) or "no result of a product"
+    )
 
 
 def _refuse_product(compute: Compute, groups: list[list[Compute]], sources: set[int]) -> None:
@@ -362,7 +370,9 @@ class _Resolver:
             form = affine(index)
             if form is None:
                 raise NotAChain(
-                    f"{op} reads {read.tensor.name} at an index that is not affine", where=op, help="end the chain there"
+                    f"{op} reads {read.tensor.name} at an index that is not affine",
+                    where=op,
+                    help="end the chain there",
                 )
             dims.append(self.index(op, form, int(extent)))  # type: ignore[arg-type]
         seen: set[str] = set()

@@ -1,4 +1,4 @@
-"""Data movement of one block order: Algorithm 1 of the Chimera paper, restated and corrected (spec 1, sections 3.2-3.5).
+"""Data movement of one block order: Algorithm 1 of the Chimera paper, restated and corrected (spec 1, 3.2 to 3.5).
 
 `plan_moves` reads an order once and gives `Moves`: which block loops repeat the traffic of which tensor, what each
 operator holds in memory, and which loops run an operator again. `Moves` are formulas: they are evaluated for one
@@ -160,7 +160,9 @@ def plan_moves(
         held.append(own)
         later = frozenset(loop for other in chain.operators[number + 1 :] for loop in other.loops)
         alive = [loop for loop in alive if loop in later]
-    scratch = [(other, access) for operator in chain.operators for access in operator.scratch for other in range(len(held))]
+    scratch = [
+        (other, access) for operator in chain.operators for access in operator.scratch for other in range(len(held))
+    ]
     for other, access in (*survivors, *scratch):
         if all(access.tensor != mine.tensor for mine, _ in held[other]):
             held[other][access, frozenset()] = 1

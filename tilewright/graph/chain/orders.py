@@ -29,9 +29,7 @@ class Nest:
     def operators(self) -> tuple[int, ...]:
         """Every operator inside, in order."""
         return tuple(
-            number
-            for child in self.children
-            for number in ((child,) if isinstance(child, int) else child.operators)
+            number for child in self.children for number in ((child,) if isinstance(child, int) else child.operators)
         )
 
     def walk(self) -> Iterator[Nest]:
@@ -137,7 +135,7 @@ def _meet(chain: Chain, first: int, middle: int, last: int, order: Sequence[str]
 
 
 def reruns(chain: Chain, nest: Nest) -> tuple[Order, ...]:
-    """Rule R2: for each operator the loops around it that are not its own; it is computed again in each of their steps."""
+    """Rule R2: for each operator the loops around it that are not its own, in each of whose steps it runs again."""
     return tuple(
         tuple(loop for loop in nest.around([number]) if loop not in operator.loops)
         for number, operator in enumerate(chain.operators)

@@ -130,16 +130,17 @@ def solve(
             where=chain.operators[0].name,
             help="a chain has two or more",
         )
-    found: list[ChainPlan] = []
+    found: list[tuple[Rewrite, Levels]] = []
     refused: list[Refusal] = []
     for rewrite, each in _variants(computes, chain, softmax):
-        found += _plans(each, rewrite, hierarchy, quanta, double_buffer, best, refused)
+        solved = _solved(each, hierarchy, quanta, double_buffer, best, refused)
+        found += ((rewrite, levels) for levels in solved)
     if not found:
         raise _too_small(chain, hierarchy, quanta)
-    found.sort(key=_rank)
+    found.sort(key=lambda each: (each[1].slowest, sum(each[1].seconds), bool(each[0])))
     apart = cost_apart(computes, hierarchy, quanta)
+    plans = tuple(_judged(_plan(levels, rewrite, hierarchy), apart) for rewrite, levels in found[:best])
     refused = list(dict.fromkeys(refused))
-    plans = tuple(_judged(plan, apart) for plan in found[:best])
     return Solution(plans, apart, _decision(plans, apart, refused))
 
 
@@ -171,11 +172,10 @@ def smallest_tiles(chain: Chain, quanta: Quanta | None) -> dict[str, int]:
 # Plans ----------------------------------------------------------------------------------------------------------------
 
 
-def _plans(
-    chain: Chain, rewrite: Rewrite, hierarchy: Hierarchy, quanta: Quanta | None, double_buffer: bool, best: int,
-    refused: list[Refusal],
-) -> list[ChainPlan]:  # fmt: skip
-    """The best plans of one chain at every level at which it may fuse."""
+def _solved(
+    chain: Chain, hierarchy: Hierarchy, quanta: Quanta | None, double_buffer: bool, best: int, refused: list[Refusal]
+) -> list[Levels]:
+    """The best candidates of one chain at every level at which it may fuse, with their tiles at all levels."""
     smallest = smallest_tiles(chain, quanta)
     orders, wrong = legal_orders(chain)
     if wrong:
@@ -183,7 +183,7 @@ def _plans(
         shown = f"{reason}; {len(wrong)} orders in all"
         refused.append(Refusal(f"order {' '.join(order)}", "R1: a link is complete before it is read", shown))
     every = candidates(chain, orders, double_buffer=double_buffer)
-    found: list[ChainPlan] = []
+    found: list[Levels] = []
     for level, store in enumerate(hierarchy.levels):
         if level == 0 or not store.fuses or not store.capacity_bytes:
             continue
@@ -192,7 +192,7 @@ def _plans(
             values = f"{store.capacity_bytes} bytes do not hold the smallest tiles"
             refused.append(Refusal(f"links in {store.name}", "MU fits MC", values))
         solved = [solve_levels(each, hierarchy, level, smallest, bool(smallest), double_buffer) for each, _ in few]
-        found += [_plan(each, chain, rewrite, hierarchy) for each in solved if each is not None]
+        found += [each for each in solved if each is not None]
     return found
 
 
@@ -213,7 +213,8 @@ def solve_level(every: Sequence[Candidate], memory: Memory, best: int = BEST) ->
     return [(candidate, tiling) for *_, candidate, tiling in ranked]
 
 
-def _plan(levels: Levels, chain: Chain, rewrite: Rewrite, hierarchy: Hierarchy) -> ChainPlan:
+def _plan(levels: Levels, rewrite: Rewrite, hierarchy: Hierarchy) -> ChainPlan:
+    chain = levels.candidate.moves.chain
     names = [store.name for store in hierarchy.levels[1:]]
     return ChainPlan(
         nodes=tuple(compute.name for compute in chain.problem.computes),
@@ -231,10 +232,6 @@ def _plan(levels: Levels, chain: Chain, rewrite: Rewrite, hierarchy: Hierarchy) 
         recomputes=any(levels.candidate.moves.again),
         chain=chain,
     )
-
-
-def _rank(plan: ChainPlan) -> tuple[float, float, bool]:
-    return plan.time, sum(plan.seconds.values()), bool(plan.rewrite)
 
 
 def _too_small(chain: Chain, hierarchy: Hierarchy, quanta: Quanta | None) -> NoTiling:
@@ -269,7 +266,9 @@ def cost_apart(computes: Sequence[Compute], hierarchy: Hierarchy, quanta: Quanta
         else:
             traffic, sizes = _streamed(group)
             seconds = [0.0] * (len(hierarchy.levels) - 1) + [0.0]
-        away = {name: count for name, count in traffic.items() if written.get(name, inf) > cached or _leaves(name, groups)}
+        away = {
+            name: count for name, count in traffic.items() if written.get(name, inf) > cached or _leaves(name, groups)
+        }
         seconds[0] = sum(count * sizes[name] for name, count in away.items()) / hierarchy.levels[0].bytes_per_second
         for name, count in away.items():
             moved[name] = moved.get(name, 0) + count
@@ -324,7 +323,9 @@ def _judged(plan: ChainPlan, apart: Apart) -> ChainPlan:
     elif plan.bound == "compute":
         reason = f"{_us(plan.time)} fused, {_us(apart.time)} apart: bound by compute, there is no traffic to save"
     else:
-        reason = f"{_us(plan.time)} fused, {_us(apart.time)} apart: its tiles move more into {plan.bound} than fusion saves"
+        reason = (
+            f"{_us(plan.time)} fused, {_us(apart.time)} apart: its tiles move more into {plan.bound} than fusion saves"
+        )
     return replace(plan, fuse=fuse, reason=reason)
 
 

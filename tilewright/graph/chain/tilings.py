@@ -60,8 +60,7 @@ def best_tiling(candidate: Candidate, memory: Memory, *, most_points: int = MOST
     space = _Space(candidate, memory)
     if not space.possible:
         return None
-    found = space.enumerated() if space.points <= most_points else space.relaxed()
-    return None if found is None else space.tiling(found)
+    return space.enumerated() if space.points <= most_points else space.relaxed()
 
 
 def lower_bound(candidate: Candidate, memory: Memory) -> float:
@@ -123,13 +122,9 @@ class _Space:
             for number in range(len(self.chain.operators)):
                 factor = self.recomputed(number, picks)
                 factor = factor * prod((steps[loop] for loop in self.moves.again[number]), start=1)
-                flops = flops + self.flops[number] * factor
+                flops = flops + self.chain.flops(number) * factor
             seconds = np.maximum(seconds, flops * self.memory.seconds_per_flop)
         return np.asarray(seconds, dtype=np.float64), np.asarray(volume)
-
-    @cached_property
-    def flops(self) -> list[int]:
-        return [self.chain.flops(number) for number in range(len(self.chain.operators))]
 
     def recomputed(self, number: int, picks: Mapping[str, Array]) -> Any:
         factor: Any = 1.0
@@ -181,8 +176,8 @@ class _Space:
         """Combinations that `enumerated` evaluates."""
         return prod(len(sizes) for loop, sizes in self.sizes.items() if loop != self.solved)
 
-    def enumerated(self) -> dict[str, int] | None:
-        """The best picks, or None where nothing fits."""
+    def enumerated(self) -> Tiling | None:
+        """The best of all combinations, or None where nothing fits."""
         grid = [loop for loop in self.loops if loop != self.solved]
         shape = [len(self.sizes[loop]) for loop in grid]
         picks: dict[str, Array] = {
@@ -201,7 +196,8 @@ class _Space:
             return None
         volume = np.where(seconds <= best * (1 + 1e-12), np.broadcast_to(volume, seconds.shape), np.iinfo(np.int64).max)
         place = np.unravel_index(int(volume.argmin()), seconds.shape)
-        return {loop: int(np.broadcast_to(pick, seconds.shape)[place]) for loop, pick in picks.items()}
+        found = {loop: int(np.broadcast_to(pick, seconds.shape)[place]) for loop, pick in picks.items()}
+        return self.tiling(found, float(seconds[place]), int(volume[place]))
 
     def largest(self, loop: str, picks: Mapping[str, Array], shape: tuple[int, ...] = ()) -> Array:
         """The pick of the largest tile of `loop` that fits beside the others, -1 where none does.
@@ -216,7 +212,7 @@ class _Space:
             rest = self.memory.capacity - (one - slope)
             bound = np.where(slope > 0, rest // np.maximum(slope, 1), np.where(rest >= 0, most, 0))
             most = np.minimum(most, bound)
-        return np.searchsorted(self.sizes[loop], most, side="right") - 1
+        return np.asarray(np.searchsorted(self.sizes[loop], most, side="right") - 1)
 
     def most(self, loop: str) -> int:
         """The largest pick of a loop that fits while all others have their smallest tiles; -1 if none does."""
@@ -225,17 +221,14 @@ class _Space:
         fits = np.broadcast_to(self.fits(self.tile({**others, loop: sizes})), sizes.shape)
         return int(fits.sum()) - 1
 
-    def tiling(self, picks: Mapping[str, int]) -> Tiling:
-        """The costs of one point."""
-        arrays = {loop: np.array(pick) for loop, pick in picks.items()}
-        seconds, volume = self.evaluate(arrays)
-        tile = {loop: int(size) for loop, size in self.tile(arrays).items()}
-        memory = max(int(self.held(number, tile)) for number in range(len(self.moves.held)))
-        return Tiling(tile, float(seconds), int(volume), memory)
+    def tiling(self, picks: Mapping[str, int], seconds: float, volume: int) -> Tiling:
+        """One point as a value."""
+        tile = {**self.fixed, **{loop: int(self.sizes[loop][pick]) for loop, pick in picks.items()}}
+        return Tiling(tile, seconds, volume, int(self.moves.memory(tile, self.memory.weighted)))
 
     # Relaxed ----------------------------------------------------------------------------------------------------------
 
-    def relaxed(self) -> dict[str, int] | None:
+    def relaxed(self) -> Tiling | None:
         """SLSQP over the logarithms of the tile sizes from several starts, then the best whole neighbours."""
         from scipy.optimize import minimize
 
@@ -261,7 +254,7 @@ class _Space:
             if best is None or whole[:2] < best[:2]:
                 best = whole
         assert best is not None, "there is at least one start"
-        return best[2]
+        return self.tiling(best[2], best[0], int(best[1]))
 
     def _smooth(self, logs: Array) -> float:
         """Seconds with real trip counts: the extent over the tile."""
@@ -281,7 +274,7 @@ class _Space:
                 for index in operator.work:
                     if index.plain is None:
                         factor *= self._smooth_covered(index, tile) / index.distinct(extents)
-                flops += self.flops[number] * factor
+                flops += self.chain.flops(number) * factor
             seconds = max(seconds, flops * self.memory.seconds_per_flop)
         return float(seconds)
 
@@ -305,7 +298,9 @@ class _Space:
             for loop, x in zip(self.loops, logs, strict=True)
         }
         while not bool(np.all(self.fits(self.tile({loop: np.array(pick) for loop, pick in picks.items()})))):
-            longest = max((loop for loop in picks if picks[loop] > 0), key=lambda loop: int(self.sizes[loop][picks[loop]]))
+            longest = max(
+                (loop for loop in picks if picks[loop] > 0), key=lambda loop: int(self.sizes[loop][picks[loop]])
+            )
             picks[longest] -= 1
         return picks
 

@@ -108,7 +108,9 @@ class _Builder:
             if run and run[0].level != turn.level:
                 child, run = self._tile(run, child), []
             run.insert(0, turn)
-            begins = [tensor for tensor, loop in self.stays.items() if (self.levels.fused, loop) == (turn.level, turn.loop)]
+            begins = [
+                tensor for tensor, loop in self.stays.items() if (self.levels.fused, loop) == (turn.level, turn.loop)
+            ]
             if begins:
                 child, run = self._tile(run, child), []
                 for tensor in sorted(begins, reverse=True):
@@ -123,7 +125,7 @@ class _Builder:
         return tuple(Loop(loop, self.steps[level - 1][loop]) for loop in loops)
 
     def _expression(self, op: str, outside: tuple[_Turn, ...]) -> TileTree:
-        """One expression: its loops that are not around it yet, level by level, then its tile in the innermost level."""
+        """One expression: its loops that are not around it yet, level by level, and its innermost tile."""
         chain, problem = self.chain, self.chain.problem
         compute = problem.compute(op)
         number = next(n for n, operator in enumerate(chain.operators) if op in operator.computes)
@@ -151,6 +153,8 @@ def _shared(ways: Sequence[tuple[_Turn, ...]]) -> tuple[_Turn, ...]:
     """The loops with which all ways begin."""
     shared = ways[0]
     for way in ways[1:]:
-        length = next((n for n, (a, b) in enumerate(zip(shared, way, strict=False)) if a != b), min(len(shared), len(way)))
+        length = next(
+            (n for n, (a, b) in enumerate(zip(shared, way, strict=False)) if a != b), min(len(shared), len(way))
+        )
         shared = shared[:length]
     return shared

@@ -100,9 +100,7 @@ def test_spec1_g12_the_bound_holds() -> None:
         (2**17, 346, 262_144, 262_144, 512, 131_072),
     ],
 )
-def test_the_table_of_section_3_10(
-    capacity: int, floor: int, rounded: int, exact: int, kept: int, volume: int
-) -> None:
+def test_the_table_of_section_3_10(capacity: int, floor: int, rounded: int, exact: int, kept: int, volume: int) -> None:
     chain = TwoProducts(512, 64, 64, 512, capacity, 16)
     assert chain.clamped() == (floor, floor)
     assert chain.moved(floor, floor) == rounded
