@@ -79,9 +79,10 @@ class Operator:
 class Chain:
     """Operators in order, and their independent loops with extents.
 
-    `links` are the tensors between operators. `windows` are loops that share an index with a loop of the result: they
-    stay whole and innermost. `whole` are loops that a softmax needs whole. `names` says how `problem`, and a tile tree,
-    calls each loop.
+    `links` are the tensors between operators. `windows` are loops that share an index with another one, those of
+    pooling too: they stay whole and innermost. `whole` are loops that a reduction between two products needs whole.
+    `problem` has the expressions, in which loops have the same names; `derived` has its derived loops over independent
+    ones.
     """
 
     operators: tuple[Operator, ...]
@@ -179,6 +180,8 @@ def chain_of(computes: Sequence[Compute]) -> Chain:
         for compute in group[1:]
         for axis in compute.reduce
     )
+    direct = {problem.names[group[0].name, axis.name] for group in groups for axis in group[0].loops}
+    windows |= (whole & used) - direct
     derived = {}
     for compute in computes:
         for axis in compute.loops:

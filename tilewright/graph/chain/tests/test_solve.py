@@ -24,6 +24,7 @@ from tilewright.graph.chain.tests.chains import (
     Computes,
     attention,
     conv_chain,
+    conv_relu_pool_conv,
     gemm_chain,
     three_products,
     two_convolutions,
@@ -132,7 +133,7 @@ CHAINS: Mapping[str, Computes] = {
     "attention": attention(512, 512, 64, 64, 12),
     "convolutions": conv_chain("C3"),
     "strides": two_convolutions(8, 33, 16, 12, (2, 2), (3, 3), batch=2),
-    "convolutions, relu": two_convolutions(8, 32, 16, 12, (1, 1), (1, 3), relu=True),
+    "convolutions, relu, pool": conv_relu_pool_conv(),
 }
 
 
