@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from itertools import permutations
+from math import factorial
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
-from tilewright.graph.chain.loops import Chain
+from tilewright.graph.chain.loops import Chain, NotAChain
 
 Order = tuple[str, ...]
+
+MOST_LOOPS = 8  #: of which orders are enumerated
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,16 @@ def all_orders(chain: Chain) -> Iterator[Order]:
 
 
 def legal_orders(chain: Chain) -> tuple[tuple[Order, ...], tuple[tuple[Order, str], ...]]:
-    """The orders that R1 allows, one of each kind of nest, and those it refuses with the reason."""
+    """The orders that R1 allows, one of each kind of nest, and those it refuses with the reason.
+
+    Raises NotAChain for more block loops than `MOST_LOOPS`: their orders are too many to look at.
+    """
+    if len(block_loops(chain)) > MOST_LOOPS:
+        raise NotAChain(
+            f"{len(block_loops(chain))} block loops have {factorial(len(block_loops(chain))):,} orders",
+            where=" + ".join(operator.name for operator in chain.operators),
+            help=f"cut it into chains of {MOST_LOOPS} loops or fewer",
+        )
     legal: dict[Order, None] = {}
     refused: list[tuple[Order, str]] = []
     for order in all_orders(chain):
