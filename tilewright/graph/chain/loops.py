@@ -227,7 +227,9 @@ def _flattened(computes: Sequence[Compute]) -> list[Compute]:
         after.add(compute.name)
     if not found:
         names = ", ".join(compute.name for compute in computes) or "none"
-        raise NotAChain(f"no expression is compute-intensive: {names}", help="a chain has at least one product")
+        raise NotAChain(
+            f"no expression is compute-intensive: {names}", where=last, help="a chain has at least one product"
+        )
     return found
 
 

@@ -14,7 +14,7 @@ from itertools import groupby
 from tilewright.dataclass import dataclass
 from tilewright.graph.chain.hierarchy import Hierarchy
 from tilewright.graph.chain.levels import Levels, own_order, steps_between
-from tilewright.graph.chain.loops import Chain
+from tilewright.graph.chain.loops import Chain, Operator
 from tilewright.graph.chain.orders import Nest, nest_of
 from tilewright.tiles.tree import ONCE, Kind, Leaf, Loop, Scope, Stage, Tile, TileTree
 
@@ -42,14 +42,14 @@ class _Builder:
         self.chain: Chain = levels.candidate.moves.chain
         self.names = [store.name for store in hierarchy.levels]
         self.steps = steps_between(self.chain, levels.tiles)
-        computed = {operator.output: operator.name for operator in self.chain.operators}
-        self.stays = {computed.get(tensor, tensor): loop for tensor, loop in self.candidate.moves.stays.items()}
+        self.begins: dict[_Turn, list[str]] = {}
 
     def tree(self) -> TileTree:
         ways: list[_Way] = []
         nest = nest_of(self.chain, self.candidate.order, self.candidate.whole)
         for number, operator in enumerate(self.chain.operators):
             way = self._way(nest, number)
+            self._stage(operator, way)
             ways.append((operator.name, way))
             ways += ((op, self._shortened(op, number, way)) for op in operator.computes[1:])
         return self._merged(ways, ())
@@ -66,6 +66,17 @@ class _Builder:
             for loop in each.loops
         ]
         return tuple(turn for turn in turns if self.steps[turn.level - 1][turn.loop] > 1)
+
+    def _stage(self, operator: Operator, way: tuple[_Turn, ...]) -> None:
+        """Note the first loop that each tensor of an operator which stays survives: the one behind its own."""
+        shared = [turn for turn in way if len(turn.operators) > 1]
+        for access in operator.accesses:
+            if access.tensor in self.candidate.moves.stays:
+                own = [place for place, turn in enumerate(shared) if turn.loop in access.loops]
+                place = own[-1] + 1 if own else 0
+                if place < len(shared):  # what accumulates is the sum, not what is made of it in the end
+                    name = operator.name if access.tensor == operator.output else access.tensor
+                    self.begins.setdefault(shared[place], []).append(name)
 
     def _shortened(self, op: str, number: int, way: tuple[_Turn, ...]) -> tuple[_Turn, ...]:
         """The way of an expression behind its operator."""
@@ -108,13 +119,10 @@ class _Builder:
             if run and run[0].level != turn.level:
                 child, run = self._tile(run, child), []
             run.insert(0, turn)
-            begins = [
-                tensor for tensor, loop in self.stays.items() if (self.levels.fused, loop) == (turn.level, turn.loop)
-            ]
-            if begins:
+            if turn in self.begins:
                 child, run = self._tile(run, child), []
-                for tensor in sorted(begins, reverse=True):
-                    child = Stage(tensor, self.names[turn.level], child)
+                for tensor in sorted(self.begins[turn], reverse=True):
+                    child = Stage(tensor, self.names[self.levels.fused], child)
         return self._tile(run, child) if run else child
 
     def _tile(self, turns: Sequence[_Turn], child: TileTree) -> Tile:
