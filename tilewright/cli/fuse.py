@@ -24,7 +24,6 @@ example: tilewright fuse --workload gemm-chain-G2 --machine edge
          tilewright fuse --machine nvidia-a100-sxm4-40gb --dtype f16 \\
              --expr "C[m,l] += A[m,k]*B[k,l]; E[m,n] += C[m,l]*D[l,n]" \\
              --size m=512,n=64,k=64,l=512
-         tilewright fuse model.onnx --json
 exit status: 0 costed, 1 there is no chain, 2 bad usage or input
 """
 

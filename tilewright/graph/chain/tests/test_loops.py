@@ -152,6 +152,16 @@ def test_what_is_no_chain_is_refused_with_the_reason(case: str) -> None:
     assert error.value.where
 
 
+def test_more_loops_than_orders_can_be_looked_at_are_refused() -> None:
+    lines = ["input A: f32[4, 4]", "C0: f32[m:4, n:4] += A[m, k] * A[k, n] over k:4"]
+    lines += [f"C{number}: f32[m:4, n:4] += C{number - 1}[m, k] * A[k, n] over k:4" for number in range(1, 8)]
+    chain = chain_of(parse_graph("\n".join([*lines, "output C7"])).nodes)
+    assert len(chain.operators) == 8
+    with pytest.raises(NotAChain, match="10 block loops have 3,628,800 orders") as error:
+        legal_orders(chain)
+    assert "8 loops or fewer" in error.value.help
+
+
 # Sizes of the tables --------------------------------------------------------------------------------------------------
 
 # Table 3.5: MFLOP, IO elements, elements of two kernels, flop/byte apart and fused
