@@ -139,9 +139,19 @@ def solve(
         raise _too_small(chain, hierarchy, quanta)
     found.sort(key=lambda each: (each[1].slowest, sum(each[1].seconds), bool(each[0])))
     apart = cost_apart(computes, hierarchy, quanta)
-    plans = tuple(_judged(_plan(levels, rewrite, hierarchy), apart) for rewrite, levels in found[:best])
+    plans = tuple(_judged(plan, apart) for plan in _distinct(found, hierarchy, best))
     refused = list(dict.fromkeys(refused))
     return Solution(plans, apart, _decision(plans, apart, refused))
+
+
+def _distinct(found: Sequence[tuple[Rewrite, Levels]], hierarchy: Hierarchy, best: int) -> list[ChainPlan]:
+    """The first plans with trees of their own: candidates whose loops have one trip may be the same program."""
+    plans: dict[tuple[Rewrite, TileTree], ChainPlan] = {}
+    for rewrite, levels in found:
+        if len(plans) < best:
+            plan = _plan(levels, rewrite, hierarchy)
+            plans.setdefault((rewrite, plan.tree), plan)
+    return list(plans.values())
 
 
 def _variants(computes: Sequence[Compute], chain: Chain, softmax: Collection[Rewrite]) -> list[tuple[Rewrite, Chain]]:
