@@ -49,7 +49,10 @@ class Access:
 
     def footprint(self, tile: Mapping[str, Size]) -> Size:
         """Elements of one block (DF): the product of the widths."""
-        return prod((index.width(tile) for index in self.dims), start=1)
+        size: Size = 1
+        for index in self.dims:
+            size = size * index.width(tile)
+        return size
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,8 @@ class Moves:
         total: Size = 0
         for access, whole, buffers in self.held[number]:
             sizes = {**tile, **{loop: self.chain.extents[loop] for loop in whole}} if whole else tile
-            total = total + access.footprint(sizes) * (buffers * (access.bytes if weighted else 1))
+            count = buffers * access.bytes if weighted else buffers
+            total = total + access.footprint(sizes) * count
         return total
 
     def memory(self, tile: Mapping[str, Size], weighted: bool = False) -> Size:

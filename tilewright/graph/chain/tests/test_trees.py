@@ -1,4 +1,4 @@
-"""Trees move what their plans say: a literal walk over the tree, with a memory that forgets what the next leaf needs not."""
+"""Trees move what their plans say: a literal walk over a tree, with a memory that forgets what no stage keeps."""
 
 from __future__ import annotations
 
