@@ -1,6 +1,6 @@
 """Chains of two products: the batch GEMM chains G1-G12, plain and around a softmax, and the convolution chains C1-C8.
 
-Sizes are those of spec 1, section 6.1. All operands of a GEMM chain are variable; a convolution chain has constant
+Sizes are those of `graph.chain.workloads`. All operands of a GEMM chain are variable; a convolution chain has constant
 weights and nothing between its convolutions.
 """
 
@@ -8,64 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bench.cases.definition import function_module, node, normal, onnx_model
 from bench.problem import Case, Problem
+from tilewright.graph.chain.workloads import CONV_CHAINS, GEMM_CHAINS, ConvChain, GemmChain
 
 if TYPE_CHECKING:
     import onnx
-
-
-class GemmChain(NamedTuple):
-    """``E[batch, m, n] = (A[batch, m, k] · B[batch, k, l]) · D[batch, l, n]``"""
-
-    batch: int
-    m: int
-    n: int
-    k: int
-    l: int
-
-
-class ConvChain(NamedTuple):
-    channels: int
-    height: int
-    width: int
-    middle: int  # filters of the first convolution
-    filters: int
-    stride1: int
-    stride2: int
-    kernel1: int
-    kernel2: int
-
-
-GEMM_CHAINS = (
-    GemmChain(8, 512, 64, 64, 512),
-    GemmChain(12, 512, 64, 64, 512),
-    GemmChain(16, 512, 64, 64, 512),
-    GemmChain(12, 256, 64, 64, 256),
-    GemmChain(16, 256, 64, 64, 256),
-    GemmChain(16, 256, 80, 80, 256),
-    GemmChain(12, 208, 64, 64, 208),
-    GemmChain(16, 208, 64, 64, 208),
-    GemmChain(16, 208, 80, 80, 208),
-    GemmChain(1, 512, 64, 64, 256),
-    GemmChain(1, 768, 64, 64, 384),
-    GemmChain(1, 1024, 64, 64, 512),
-)
-
-CONV_CHAINS = (
-    ConvChain(64, 112, 112, 192, 128, 2, 1, 3, 1),
-    ConvChain(32, 147, 147, 64, 80, 2, 1, 3, 1),
-    ConvChain(64, 56, 56, 128, 64, 1, 1, 3, 1),
-    ConvChain(128, 28, 28, 256, 128, 1, 1, 3, 1),
-    ConvChain(16, 227, 227, 64, 16, 4, 1, 3, 1),
-    ConvChain(64, 56, 56, 64, 64, 1, 1, 1, 3),
-    ConvChain(64, 56, 56, 64, 64, 1, 1, 1, 1),
-    ConvChain(256, 56, 56, 256, 64, 1, 1, 1, 1),
-)
 
 
 def cases() -> Iterator[Case]:

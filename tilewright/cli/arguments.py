@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
@@ -12,6 +13,8 @@ import typer
 
 from tilewright.errors import InvalidArgument
 from tilewright.options import Options
+
+LARGEST_EXTENT = 1 << 31  #: of a loop on the command line
 
 
 class Mma(StrEnum):
@@ -65,6 +68,10 @@ def machine_option(help: str, **more: Any) -> Any:
     return typer.Option("--machine", metavar="NAME|FILE", help=help, autocompletion=complete_machine, **more)
 
 
+Sizes = Annotated[
+    list[str] | None,
+    typer.Option("--size", metavar="N=16,K=64,…", help="extents of loops, or sizes of --op; repeatable"),
+]
 ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="a model.onnx or model.twm", show_default=False)]
 Machine = Annotated[
     str,
@@ -189,3 +196,23 @@ def refuse_for_stored(path: Path, given: Mapping[str, bool], rebuild: str = "") 
 def is_stored(path: Path) -> bool:
     """Whether the file is a `.twm`, by its name."""
     return path.suffix == ".twm"
+
+
+def sizes_of(texts: list[str] | None) -> dict[str, int]:
+    """Read `--size` values.
+
+    >>> sizes_of(["n=16,k=64", "c=3"])
+    {'n': 16, 'k': 64, 'c': 3}
+    """
+    found: dict[str, int] = {}
+    for item in (item.strip() for text in texts or [] for item in text.split(",")):
+        parts = re.fullmatch(r"([^\s=]+)\s*=\s*([0-9]+)", item, re.ASCII)
+        if parts is None:
+            raise InvalidArgument(f"{item!r} is not a size", where="--size", help="write n=16,k=64")
+        name, digits = parts.groups()
+        if name in found:
+            raise InvalidArgument(f"two sizes for {name!r}", where="--size", help="give one")
+        if len(digits) > 10 or not 0 < int(digits) <= LARGEST_EXTENT:
+            raise InvalidArgument(f"{name} = {digits[:40]}", where="--size", help=f"from 1 to {LARGEST_EXTENT}")
+        found[name] = int(digits)
+    return found

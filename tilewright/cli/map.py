@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli.arguments import AsJson, complete_intrinsic, machine_option
+from tilewright.cli.arguments import AsJson, Sizes, complete_intrinsic, machine_option, sizes_of
 from tilewright.cli.console import show_json, table
 from tilewright.errors import InvalidArgument
 
@@ -33,7 +32,6 @@ exit status: 0 listed, perhaps none with the reason, or the refusal of
              --mapping explained; 2 bad usage or input
 """
 
-_LARGEST_EXTENT = 1 << 31
 _LARGEST_NEST = 1 << 62
 _LINES = 20  # of the table of one record
 
@@ -42,10 +40,6 @@ Expression = Annotated[
 ]
 OperatorName = Annotated[
     str | None, typer.Option("--op", metavar="NAME", help="an operator of Table 5.3: C2D, GMM, …", show_default=False)
-]
-Sizes = Annotated[
-    list[str] | None,
-    typer.Option("--size", metavar="N=16,K=64,…", help="extents of loops, or sizes of --op; repeatable"),
 ]
 IntrinsicName = Annotated[
     str | None,
@@ -102,7 +96,7 @@ def map_operator(
     if mode not in MODES:
         raise InvalidArgument(f"unknown mode {mode!r}", where="--mode", help=f"one of {', '.join(MODES)}")
     registry = standard() if records is None else standard().add(*load_records(records))
-    compute = _compute(expression, op, _sizes(size))
+    compute = _compute(expression, op, sizes_of(size))
     options = {"commute": commute, "complete": complete, "flip": flip}
     if every:
         if intrinsic or asked or explain or verify or machine:
@@ -151,26 +145,6 @@ def _parsed(text: str, sizes: dict[str, int]) -> Compute:
         if name not in known:
             raise InvalidArgument(f"{name!r} is not a loop", where="--size", help=f"loops: {', '.join(sorted(known))}")
     return node
-
-
-def _sizes(texts: list[str] | None) -> dict[str, int]:
-    """Read `--size` values.
-
-    >>> _sizes(["n=16,k=64", "c=3"])
-    {'n': 16, 'k': 64, 'c': 3}
-    """
-    found: dict[str, int] = {}
-    for item in (item.strip() for text in texts or [] for item in text.split(",")):
-        parts = re.fullmatch(r"([^\s=]+)\s*=\s*([0-9]+)", item, re.ASCII)
-        if parts is None:
-            raise InvalidArgument(f"{item!r} is not a size", where="--size", help="write n=16,k=64")
-        name, digits = parts.groups()
-        if name in found:
-            raise InvalidArgument(f"two sizes for {name!r}", where="--size", help="give one")
-        if len(digits) > 10 or not 0 < int(digits) <= _LARGEST_EXTENT:
-            raise InvalidArgument(f"{name} = {digits[:40]}", where="--size", help=f"from 1 to {_LARGEST_EXTENT}")
-        found[name] = int(digits)
-    return found
 
 
 def _adapted(compute: Compute, dtype: str, record: Intrinsic | None) -> Compute:

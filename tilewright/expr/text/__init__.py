@@ -39,7 +39,9 @@ stacked into `rows`, in the order of the trips, and the last one is `last`::
 
 from __future__ import annotations
 
-from tilewright.expr.text.graphs import parse_compute, parse_graph
+from tilewright.expr.text.graphs import parse_compute, parse_computes, parse_graph
 from tilewright.expr.text.printing import print_compute, print_expr, print_graph, print_statement
 
-__all__ = ["parse_compute", "parse_graph", "print_compute", "print_expr", "print_graph", "print_statement"]
+__all__ = [
+    "parse_compute", "parse_computes", "parse_graph", "print_compute", "print_expr", "print_graph", "print_statement",
+]  # fmt: skip

@@ -40,6 +40,28 @@ def parse_compute(
     return parser.nodes[0]
 
 
+def parse_computes(
+    text: str,
+    sizes: Mapping[str, Extent] | None = None,
+    dtypes: Mapping[str, DType] | DType = "f32",
+    *,
+    where: str = "<text>",
+) -> tuple[Compute, ...]:
+    """Statements in order, one a line or with ``;`` between them; see `parse_compute`.
+
+    A later one may read what an earlier one writes. Raises CompileError where there is none, or another line.
+    """
+    parser = GraphParser(text.replace(";", "\n"), where, dict(sizes or {}), dtypes)
+    parser.parse()
+    if not parser.nodes or parser.graph_only is not None:
+        parser.fail(
+            parser.graph_only or parser.last,
+            "these are not statements alone",
+            help="write them as C[i, j] += A[i, k] * B[k, j]; D[i, j] = max(C[i, j], 0.0)",
+        )
+    return tuple(parser.nodes)
+
+
 def parse_graph(
     text: str, constants: Mapping[str, np.ndarray[Any, Any]] | None = None, *, where: str = "<text>"
 ) -> Graph:
