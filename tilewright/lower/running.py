@@ -63,6 +63,7 @@ class Running:
         self.builder, self.accum, self.lanes = builder, reduction.accum, lanes
         self.dtype = computed_in(reduction.tensor.dtype)
         self.rules = [each.follows for each in followers if each.follows is not None]
+        self.several = lanes.elements > 1
         self.deviation = placeholder(ELEMENT, self.dtype) - placeholder(BEFORE, self.dtype)
         self.is_mean, self.points, self.ragged = reduction.accum == "sum", points, ragged
 
@@ -70,49 +71,65 @@ class Running:
 
     def start(self) -> list[SSAValue]:
         """What is carried before the first step: elements so far where that is a mean, running values and sums."""
-        start = self._number(0) if self.is_mean else self._number(self._least())
+        start = Value(self._number(0 if self.is_mean else self._least()), self.dtype)
         value = self._per_lane(start)
-        zero = value if self.is_mean else self._per_lane(self._number(0))
+        zero = value if self.is_mean else self._per_lane(Value(self._number(0), self.dtype))
         count = [value if self.ragged else start] if self.is_mean else []
-        return [*count, value, *(zero for _ in self.rules)]
+        return [each.ssa for each in (*count, value, *(zero for _ in self.rules))]
 
     def step(self, element: Value, inside: SSAValue | None, carried: Sequence[SSAValue]) -> list[SSAValue]:
         """Take in the elements of one step, those that are `inside` the row."""
         count, old, sums = self._parts(carried)
-        before = Value(self.lanes.unfold(old.ssa), self.dtype) if self.is_mean else old
-        here = self._existing(element, inside, before)
-        known = {ELEMENT: here, BEFORE: before}
-        emitter, after_count = self._emitter(known), []
+        known = {ELEMENT: self._existing(element, inside, old if self.is_mean and not self.several else None)}
+        known[BEFORE] = old
+        emitter = self._emitter(known)
         if count is None:
-            new = combine(self.accum, self.builder, self._folded(here, self.accum), old)
+            counts, new = [], combine(self.accum, self.builder, self._folded(known[ELEMENT], self.accum), old)
         else:
-            after_count = [self._counted(count, inside, element)]
-            share = Value(self._per_lane(self._share(after_count[0]).ssa), self.dtype)
-            moved = self._folded(emitter.emit(self.deviation), "sum")
-            new = self._apply("add", old, self._apply("mul", moved, share))
-        known[AFTER] = Value(self.lanes.unfold(new.ssa), self.dtype)
-        at_once = count is not None and self.lanes.elements > 1
-        if at_once:  # what is before the first step is far from the elements: they would cancel
-            after = known[AFTER]
+            total, new = self._moved(count, old, known[ELEMENT], inside, emitter)
+            counts = [total]
+        after = known[AFTER] = Value(self.lanes.unfold(new.ssa), self.dtype)
+        if self.is_mean and self.several:  # elements less the mean before would cancel where that is of no elements
             emitter = self._emitter({ELEMENT: self._existing(element, inside, after), BEFORE: after, AFTER: after})
         found = []
         for total, rule in zip(sums, self.rules, strict=True):
             own = self._folded(emitter.emit(rule.term), "sum")
-            if at_once and count is not None and rule.offset is not None:
+            if rule.offset is not None and count is not None and self.several:
                 apart = self._between(rule.offset, self._of_some(count, old, new), new)
-                own = self._apply("add", own, self._apply("mul", apart, Value(self._per_lane(count.ssa), self.dtype)))
+                own = self._apply("add", own, self._apply("mul", apart, self._per_lane(count)))
             scaled = self._scaled(rule, total, old, new)
             found.append(self._apply("add", *((total, own) if scaled is total else (own, scaled))))
-        return [each.ssa for each in (*after_count, new, *found)]
+        return [each.ssa for each in (*counts, new, *found)]
 
-    def _existing(self, element: Value, inside: SSAValue | None, mean: Value) -> Value:
-        """The elements of a step; those that do not exist change neither a running value nor its sums."""
+    def _moved(
+        self, count: Value, old: Value, element: Value, inside: SSAValue | None, emitter: BodyEmitter
+    ) -> tuple[Value, Value]:
+        """Elements so far and their mean, with those of a step."""
+        folded = self._folded(element, "sum") if self.several else None
+        here = self._like(count, self.lanes.elements)
+        if self.ragged and inside is not None:
+            one, zero = (self._like(element, number) for number in (1, 0))
+            here = self._folded(Value(self.builder.insert(tile.SelectOp(inside, one.ssa, zero.ssa)), self.dtype), "sum")
+        total = self._apply("add", count, here)
+        some, one = total, self._like(total, 1)
+        if self.ragged:  # of no elements, the share may be any number
+            some = self._apply("max", total, one)
+        share = self._per_lane(self._apply("div", one, some))
+        if folded is None:
+            moved = emitter.emit(self.deviation)
+        else:
+            moved = self._apply("sub", folded, self._apply("mul", old, self._per_lane(here)))
+        return total, self._apply("add", old, self._apply("mul", moved, share))
+
+    def _existing(self, element: Value, inside: SSAValue | None, other: Value | None) -> Value:
+        """The elements of a step; in the place of those that do not exist `other`, or what an accumulation begins with.
+
+        Neither changes the running value and its sums.
+        """
         if inside is None:
             return element
-        if not self.is_mean:
-            number = self._number(float(identity(self.accum, self.dtype).value))
-            mean = Value(self.builder.insert(tile.BroadcastOp(number, element.shape)), self.dtype)
-        return Value(self.builder.insert(tile.SelectOp(inside, element.ssa, mean.ssa)), self.dtype)
+        other = other or self._like(element, float(identity(self.accum, self.dtype).value))
+        return Value(self.builder.insert(tile.SelectOp(inside, element.ssa, other.ssa)), self.dtype)
 
     def _parts(self, carried: Sequence[SSAValue]) -> tuple[Value | None, Value, list[Value]]:
         """Elements so far, running values and sums, of what is carried."""
@@ -120,28 +137,11 @@ class Running:
         count = values.pop(0) if self.is_mean else None
         return count, values[0], values[1:]
 
-    def _counted(self, count: Value, inside: SSAValue | None, element: Value) -> Value:
-        """The elements so far: of all lanes, or of each lane."""
-        here = Value(self._number(self.lanes.elements), self.dtype)
-        if self.ragged:
-            one, zero = (self.builder.insert(tile.BroadcastOp(self._number(n), element.shape)) for n in (1, 0))
-            ones = Value(one if inside is None else self.builder.insert(tile.SelectOp(inside, one, zero)), self.dtype)
-            here = self._folded(ones, "sum")
-        return self._apply("add", count, here)
-
     def _of_some(self, count: Value, value: Value, other: Value) -> Value:
         """A running value, or another one where it is of no elements: whatever it is, it may be far away."""
         zero = self._like(count, 0)
         some = self.builder.insert(tile.CompareOp("gt", count.ssa, zero.ssa))
         return Value(self.builder.insert(tile.SelectOp(some, value.ssa, other.ssa)), self.dtype)
-
-    def _share(self, count: Value) -> Value:
-        """What an element has of the mean; of no elements, it may be any finite number."""
-        one = Value(self._number(1), self.dtype)
-        if self.ragged:
-            one = Value(self._per_lane(one.ssa), self.dtype)
-            count = self._apply("max", count, one)
-        return self._apply("div", one, count)
 
     # Parts ----------------------------------------------------------------------------------------------------------
 
@@ -227,9 +227,10 @@ class Running:
     def _number(self, value: float) -> SSAValue:
         return self.builder.number(float(value), self.dtype)
 
-    def _per_lane(self, value: SSAValue) -> SSAValue:
+    def _per_lane(self, value: Value) -> Value:
         extents = self.lanes.extents
-        return self.builder.insert(tile.BroadcastOp(value, extents)) if extents and not tile.shape(value) else value
+        same = value.shape or not extents
+        return value if same else Value(self.builder.insert(tile.BroadcastOp(value.ssa, extents)), self.dtype)
 
     def _times(self, value: Value, factor: float) -> Value:
         return self._apply("mul", value, self._like(value, factor))
