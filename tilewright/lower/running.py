@@ -63,7 +63,6 @@ class Running:
         self.builder, self.accum, self.lanes = builder, reduction.accum, lanes
         self.dtype = computed_in(reduction.tensor.dtype)
         self.rules = [each.follows for each in followers if each.follows is not None]
-        self.several = lanes.elements > 1
         self.deviation = placeholder(ELEMENT, self.dtype) - placeholder(BEFORE, self.dtype)
         self.is_mean, self.points, self.ragged = reduction.accum == "sum", points, ragged
 
@@ -80,21 +79,22 @@ class Running:
     def step(self, element: Value, inside: SSAValue | None, carried: Sequence[SSAValue]) -> list[SSAValue]:
         """Take in the elements of one step, those that are `inside` the row."""
         count, old, sums = self._parts(carried)
-        known = {ELEMENT: self._existing(element, inside, old if self.is_mean and not self.several else None)}
+        several = element.shape != self.lanes.extents  # elements of a lane, existing or not
+        known = {ELEMENT: self._existing(element, inside, old if self.is_mean and not several else None)}
         known[BEFORE] = old
         emitter = self._emitter(known)
         if count is None:
             counts, new = [], combine(self.accum, self.builder, self._folded(known[ELEMENT], self.accum), old)
         else:
-            total, new = self._moved(count, old, known[ELEMENT], inside, emitter)
+            total, new = self._moved(count, old, known[ELEMENT], inside, None if several else emitter)
             counts = [total]
         after = known[AFTER] = Value(self.lanes.unfold(new.ssa), self.dtype)
-        if self.is_mean and self.several:  # elements less the mean before would cancel where that is of no elements
+        if self.is_mean and several:  # elements less the mean before would cancel where that is of no elements
             emitter = self._emitter({ELEMENT: self._existing(element, inside, after), BEFORE: after, AFTER: after})
         found = []
         for total, rule in zip(sums, self.rules, strict=True):
             own = self._folded(emitter.emit(rule.term), "sum")
-            if rule.offset is not None and count is not None and self.several:
+            if rule.offset is not None and count is not None and several:
                 apart = self._between(rule.offset, self._of_some(count, old, new), new)
                 own = self._apply("add", own, self._apply("mul", apart, self._per_lane(count)))
             scaled = self._scaled(rule, total, old, new)
@@ -102,10 +102,10 @@ class Running:
         return [each.ssa for each in (*counts, new, *found)]
 
     def _moved(
-        self, count: Value, old: Value, element: Value, inside: SSAValue | None, emitter: BodyEmitter
+        self, count: Value, old: Value, element: Value, inside: SSAValue | None, emitter: BodyEmitter | None
     ) -> tuple[Value, Value]:
-        """Elements so far and their mean, with those of a step."""
-        folded = self._folded(element, "sum") if self.several else None
+        """Elements so far and their mean, with those of a step; `emitter` knows the only element of a lane."""
+        folded = self._folded(element, "sum")
         here = self._like(count, self.lanes.elements)
         if self.ragged and inside is not None:
             one, zero = (self._like(element, number) for number in (1, 0))
@@ -115,7 +115,7 @@ class Running:
         if self.ragged:  # of no elements, the share may be any number
             some = self._apply("max", total, one)
         share = self._per_lane(self._apply("div", one, some))
-        if folded is None:
+        if emitter is not None:
             moved = emitter.emit(self.deviation)
         else:
             moved = self._apply("sub", folded, self._apply("mul", old, self._per_lane(here)))

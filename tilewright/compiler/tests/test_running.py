@@ -12,7 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tilewright.compiler.rows as rows_module
@@ -119,8 +119,9 @@ def always_joined() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", GRAPHS)
+@example(points=65, dtype="f16", threads=1, seed=0)  # one element in the last step of a lane that has several
 @given(points=LENGTHS, dtype=st.sampled_from([*NUMPY]), threads=st.integers(1, 2), seed=st.integers(0, 999))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_on_a_cpu_and_in_the_interpreter(name: str, points: int, dtype: str, threads: int, seed: int) -> None:
     graph = GRAPHS[name](points, dtype)
     with always_joined():
@@ -169,7 +170,7 @@ def on_chunks(schedule: Callable[..., tuple[Kernel, Decision]] = in_chunks) -> I
 @pytest.mark.parametrize("machine", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("name", GRAPHS)
 @given(points=LENGTHS, dtype=st.sampled_from([*NUMPY]), seed=st.integers(0, 999))
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_on_a_gpu(name: str, machine: str, points: int, dtype: str, seed: int) -> None:
     graph = GRAPHS[name](points, dtype)
     with on_chunks():
