@@ -24,7 +24,7 @@ from tilewright.lower.body import BodyEmitter, Provider, Value, combine, compute
 from tilewright.lower.builder import KernelBuilder, view_type
 from tilewright.lower.loops import Point, TileAxis
 from tilewright.lower.row_tree import Pass, RowTree
-from tilewright.lower.running import Lanes, Part, Running
+from tilewright.lower.running import Lanes, Running
 from tilewright.tiles.tree import InvalidTree
 
 #: Functions of floats that are not continuous.
@@ -173,40 +173,46 @@ class Passes:
         return reduction.finish(total)
 
     def _run_on(self, each: Pass) -> None:
-        """A reduction and the sums that follow it in one pass; a ragged last step is a part of its own."""
+        """A reduction and the sums that follow it in one pass; a ragged last step is a part of its own, of one lane."""
         ((axis,), (lanes,)) = each.loops, self._step_extents(each)
         whole, ragged = axis.size // lanes * lanes, axis.size % lanes
         running = Running(self.builder, each.statement, each.followers, self._lanes(lanes), whole)
-        start = running.start()
-        zeros = [self.builder.number(0, running.dtype)] * (1 + len(each.followers)) if ragged else []
+        one = self._one_lane(_rounded(ragged, each.tile.lanes), ragged)
+        tail = Running(self.builder, each.statement, each.followers, one, ragged)
+        start, last = running.start(), tail.start() if ragged else []
 
         def step(emitter: BodyEmitter, where: Mapping[Axis, Expr], carried: list[SSAValue]) -> list[SSAValue]:
             value = emitter.emit(substitute(self._here(each.statement.body), where))
-            element = Value(emitter.full(value), value.dtype)
+            element, split = Value(emitter.full(value), value.dtype), len(start)
             if emitter.extents == (lanes,) and not emitter.bounds:
-                return [*running.step(element, None, carried[: len(start)]), *carried[len(start) :]]
-            inside, own = self._inside(emitter), self._lanes(*emitter.extents)
-            return [*carried[: len(start)], *running.alone(element, inside, ragged, own).ssa]
+                return [*running.step(element, None, carried[:split]), *carried[split:]]
+            return [*carried[:split], *tail.step(element, self._inside(emitter), carried[split:])]
 
-        carried = self.sweep(each, step, [*start, *zeros])
+        carried = self.sweep(each, step, [*start, *last])
         part = running.finish(carried[: len(start)])
         if ragged:
-            value, *sums = (Value(each, running.dtype) for each in carried[len(start) :])
-            part = running.merged(part, whole, Part(value, tuple(sums)), ragged)
+            part = running.merged(part, whole, tail.finish(carried[len(start) :]), ragged)
         for done, value in zip((each.statement, *each.followers), running.values(part, axis.size), strict=True):
             self.kept[done.name] = value
 
     def _lanes(self, count: int) -> Lanes:
         """The lanes of a vector along an inner loop, each with one element in a step."""
+        fold, unfold = self._over_lanes(count)
+        return Lanes((count,), count, 1, lambda value, _: value, lambda value: value, fold, unfold)
+
+    def _one_lane(self, count: int, elements: int) -> Lanes:
+        """One lane that takes all elements of a vector in a step, some of the `count` that it has."""
+        fold, unfold = self._over_lanes(count)
+        return Lanes((), 1, elements, fold, unfold, lambda value, _: value, lambda value: value)
+
+    def _over_lanes(self, count: int) -> tuple[Callable[[SSAValue, str], SSAValue], Callable[[SSAValue], SSAValue]]:
+        """What reduces the lanes of a vector to a number, and what repeats a number."""
         builder = self.builder
 
-        def combine(value: SSAValue, accum: str) -> SSAValue:
+        def reduced(value: SSAValue, accum: str) -> SSAValue:
             return builder.insert(tile.ReshapeOp(builder.insert(tile.ReduceOp(accum, value, 0, False)), ()))
 
-        def spread(value: SSAValue) -> SSAValue:
-            return builder.insert(tile.BroadcastOp(value, (count,)))
-
-        return Lanes((count,), count, 1, lambda value, _: value, lambda value: value, combine, spread)
+        return reduced, lambda value: builder.insert(tile.BroadcastOp(value, (count,)))
 
     def reduction(self, each: Pass) -> Reduction:
         """How to reduce a statement over the inner loops, for a pass that may do other work besides."""

@@ -13,7 +13,7 @@ from xdsl.ir import SSAValue
 
 from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
-from tilewright.expr.core import Expr, Read, identity
+from tilewright.expr.core import Expr, identity
 from tilewright.kernel import dialect as tile
 from tilewright.lower.body import FUNCTIONS, BodyEmitter, Value, combine, computed_in
 from tilewright.lower.builder import KernelBuilder
@@ -63,42 +63,73 @@ class Running:
         self.builder, self.accum, self.lanes = builder, reduction.accum, lanes
         self.dtype = computed_in(reduction.tensor.dtype)
         self.rules = [each.follows for each in followers if each.follows is not None]
+        self.deviation = placeholder(ELEMENT, self.dtype) - placeholder(BEFORE, self.dtype)
         self.is_mean, self.points, self.ragged = reduction.accum == "sum", points, ragged
-        self.element, self.before = placeholder(ELEMENT, self.dtype), placeholder(BEFORE, self.dtype)
 
     # Steps ----------------------------------------------------------------------------------------------------------
 
     def start(self) -> list[SSAValue]:
         """What is carried before the first step: elements so far where that is a mean, running values and sums."""
-        start = self._number(0) if self.is_mean else self._number(self._least())
+        start = Value(self._number(0 if self.is_mean else self._least()), self.dtype)
         value = self._per_lane(start)
-        zero = value if self.is_mean else self._per_lane(self._number(0))
+        zero = value if self.is_mean else self._per_lane(Value(self._number(0), self.dtype))
         count = [value if self.ragged else start] if self.is_mean else []
-        return [*count, value, *(zero for _ in self.rules)]
+        return [each.ssa for each in (*count, value, *(zero for _ in self.rules))]
 
     def step(self, element: Value, inside: SSAValue | None, carried: Sequence[SSAValue]) -> list[SSAValue]:
         """Take in the elements of one step, those that are `inside` the row."""
         count, old, sums = self._parts(carried)
-        if inside is not None:
-            element = self._select(inside, element, self._neutral(element, old))
-        known = {ELEMENT: lambda: element, BEFORE: lambda: Value(self.lanes.unfold(old.ssa), self.dtype)}
+        several = element.shape != self.lanes.extents  # elements of a lane, existing or not
+        known = {ELEMENT: self._existing(element, inside, old if self.is_mean and not several else None)}
+        known[BEFORE] = old
         emitter = self._emitter(known)
-        if count is not None:
-            count = self._counted(count, inside, element)
-            share = Value(self._per_lane(self._share(count).ssa), self.dtype)
-            moved = self._folded(emitter.emit(self.element - self.before), "sum")
-            new = self._apply("add", old, self._apply("mul", moved, share))
+        if count is None:
+            counts, new = [], combine(self.accum, self.builder, self._folded(known[ELEMENT], self.accum), old)
         else:
-            new = combine(self.accum, self.builder, self._folded(element, self.accum), old)
-        known[AFTER] = lambda: Value(self.lanes.unfold(new.ssa), self.dtype)
+            total, new = self._moved(count, old, known[ELEMENT], inside, None if several else emitter)
+            counts = [total]
+        after = known[AFTER] = Value(self.lanes.unfold(new.ssa), self.dtype)
+        if self.is_mean and several:  # elements less the mean before would cancel where that is of no elements
+            emitter = self._emitter({ELEMENT: self._existing(element, inside, after), BEFORE: after, AFTER: after})
         found = []
         for total, rule in zip(sums, self.rules, strict=True):
             own = self._folded(emitter.emit(rule.term), "sum")
-            if rule.factor is None:
-                found.append(self._apply("add", total, own))
-            else:
-                found.append(self._apply("add", own, self._scaled(rule, total, old, new)))
-        return [*([] if count is None else [count.ssa]), *Part(new, tuple(found)).ssa]
+            if rule.offset is not None and count is not None and several:
+                apart = self._between(rule.offset, self._of_some(count, old, new), new)
+                own = self._apply("add", own, self._apply("mul", apart, self._per_lane(count)))
+            scaled = self._scaled(rule, total, old, new)
+            found.append(self._apply("add", *((total, own) if scaled is total else (own, scaled))))
+        return [each.ssa for each in (*counts, new, *found)]
+
+    def _moved(
+        self, count: Value, old: Value, element: Value, inside: SSAValue | None, emitter: BodyEmitter | None
+    ) -> tuple[Value, Value]:
+        """Elements so far and their mean, with those of a step; `emitter` knows the only element of a lane."""
+        folded = self._folded(element, "sum")
+        here = self._like(count, self.lanes.elements)
+        if self.ragged and inside is not None:
+            one, zero = (self._like(element, number) for number in (1, 0))
+            here = self._folded(Value(self.builder.insert(tile.SelectOp(inside, one.ssa, zero.ssa)), self.dtype), "sum")
+        total = self._apply("add", count, here)
+        some, one = total, self._like(total, 1)
+        if self.ragged:  # of no elements, the share may be any number
+            some = self._apply("max", total, one)
+        share = self._per_lane(self._apply("div", one, some))
+        if emitter is not None:
+            moved = emitter.emit(self.deviation)
+        else:
+            moved = self._apply("sub", folded, self._apply("mul", old, self._per_lane(here)))
+        return total, self._apply("add", old, self._apply("mul", moved, share))
+
+    def _existing(self, element: Value, inside: SSAValue | None, other: Value | None) -> Value:
+        """The elements of a step; in the place of those that do not exist `other`, or what an accumulation begins with.
+
+        Neither changes the running value and its sums.
+        """
+        if inside is None:
+            return element
+        other = other or self._like(element, float(identity(self.accum, self.dtype).value))
+        return Value(self.builder.insert(tile.SelectOp(inside, element.ssa, other.ssa)), self.dtype)
 
     def _parts(self, carried: Sequence[SSAValue]) -> tuple[Value | None, Value, list[Value]]:
         """Elements so far, running values and sums, of what is carried."""
@@ -106,22 +137,11 @@ class Running:
         count = values.pop(0) if self.is_mean else None
         return count, values[0], values[1:]
 
-    def _counted(self, count: Value, inside: SSAValue | None, element: Value) -> Value:
-        """The elements so far: of all lanes, or of each lane."""
-        here = Value(self._number(self.lanes.elements), self.dtype)
-        if self.ragged:
-            one, zero = (self.builder.insert(tile.BroadcastOp(self._number(n), element.shape)) for n in (1, 0))
-            ones = Value(one if inside is None else self.builder.insert(tile.SelectOp(inside, one, zero)), self.dtype)
-            here = self._folded(ones, "sum")
-        return self._apply("add", count, here)
-
-    def _share(self, count: Value) -> Value:
-        """What an element has of the mean; of no elements, it may be any finite number."""
-        one = Value(self._number(1), self.dtype)
-        if self.ragged:
-            one = Value(self._per_lane(one.ssa), self.dtype)
-            count = self._apply("max", count, one)
-        return self._apply("div", one, count)
+    def _of_some(self, count: Value, value: Value, other: Value) -> Value:
+        """A running value, or another one where it is of no elements: whatever it is, it may be far away."""
+        zero = self._like(count, 0)
+        some = self.builder.insert(tile.CompareOp("gt", count.ssa, zero.ssa))
+        return Value(self.builder.insert(tile.SelectOp(some, value.ssa, other.ssa)), self.dtype)
 
     # Parts ----------------------------------------------------------------------------------------------------------
 
@@ -137,6 +157,8 @@ class Running:
         else:
             row = self._over(self._combined(values, "sum"), self.lanes.count)
         at = Value(self.lanes.spread(row.ssa), self.dtype)
+        if count is not None and self.ragged:
+            values = self._of_some(count, values, at)
         rules = zip(self.rules, sums, strict=True)
         return Part(row, tuple(self._put_together(*each, values, at, count) for each in rules))
 
@@ -152,23 +174,6 @@ class Running:
                 between = self._times(self._combined(apart, "sum"), self.points // self.lanes.count)
         total = self._combined(self._scaled(rule, sums, values, at), "sum")
         return total if between is None else self._apply("add", total, between)
-
-    def alone(self, element: Value, inside: SSAValue | None, points: int, lanes: Lanes) -> Part:
-        """The part that so many elements in one step make, which lie in lanes of their own."""
-        first = element if inside is None else self._select(inside, element, self._neutral(element, None))
-        row = Value(lanes.combine(first.ssa, self.accum), self.dtype)
-        if self.is_mean:
-            row = self._over(row, points)
-        else:
-            row = combine(self.accum, self.builder, row, Value(self._number(self._least()), self.dtype))
-        at = Value(lanes.spread(row.ssa), self.dtype)
-        if inside is not None and self.is_mean:
-            element = self._select(inside, element, at)
-        elif inside is not None:
-            element = first
-        emitter = self._emitter({ELEMENT: lambda: element, BEFORE: lambda: at, AFTER: lambda: at})
-        sums = (lanes.combine(emitter.emit(rule.term).ssa, "sum") for rule in self.rules)
-        return Part(row, tuple(Value(each, self.dtype) for each in sums))
 
     def merged(self, first: Part, first_points: int, second: Part, second_points: int) -> Part:
         """One part of two of the same row."""
@@ -195,37 +200,23 @@ class Running:
 
     # Expressions ----------------------------------------------------------------------------------------------------
 
-    def _emitter(self, known: Mapping[str, Callable[[], Value]]) -> BodyEmitter:
-        """Evaluates expressions of placeholders, each when it is first read."""
-
-        def provide(name: str) -> Callable[[Read], Value]:
-            return lambda _: known[name]()
-
-        provided = {name: provide(name) for name in (ELEMENT, BEFORE, AFTER)}
+    def _emitter(self, known: Mapping[str, Value]) -> BodyEmitter:
+        """Evaluates expressions of placeholders."""
+        provided = {name: lambda read: known[read.tensor.name] for name in (ELEMENT, BEFORE, AFTER)}
         return BodyEmitter(self.builder, {}, {}, {}, self.lanes.extents, provided=provided)
 
     def _between(self, expr: Expr, before: Value, after: Value) -> Value:
-        return self._emitter({BEFORE: lambda: before, AFTER: lambda: after}).emit(expr)
+        return self._emitter({BEFORE: before, AFTER: after}).emit(expr)
 
     def _scaled(self, rule: Follows, total: Value, before: Value, after: Value) -> Value:
         if rule.factor is None:
             return total
         return self._apply("mul", total, self._between(rule.factor, before, after))
 
-    def _neutral(self, element: Value, old: Value | None) -> Value:
-        """What changes neither the running value nor its sums: the mean so far, or the identity of an extreme."""
-        if self.is_mean and old is not None:
-            return Value(self.lanes.unfold(old.ssa), self.dtype)
-        number = self._number(float(identity(self.accum, self.dtype).value))
-        return Value(self.builder.insert(tile.BroadcastOp(number, element.shape)), self.dtype)
-
     def _least(self) -> float:
         """Where an extreme starts. Not from an infinity, whose difference from itself is no number."""
         limits = np.finfo(dtypes.numpy_dtype(self.dtype))
         return float(limits.min if self.accum == "max" else limits.max)
-
-    def _select(self, inside: SSAValue, yes: Value, no: Value) -> Value:
-        return Value(self.builder.insert(tile.SelectOp(inside, yes.ssa, no.ssa)), self.dtype)
 
     def _folded(self, value: Value, accum: str) -> Value:
         return Value(self.lanes.fold(value.ssa, accum), self.dtype)
@@ -236,9 +227,10 @@ class Running:
     def _number(self, value: float) -> SSAValue:
         return self.builder.number(float(value), self.dtype)
 
-    def _per_lane(self, value: SSAValue) -> SSAValue:
+    def _per_lane(self, value: Value) -> Value:
         extents = self.lanes.extents
-        return self.builder.insert(tile.BroadcastOp(value, extents)) if extents and not tile.shape(value) else value
+        same = value.shape or not extents
+        return value if same else Value(self.builder.insert(tile.BroadcastOp(value.ssa, extents)), self.dtype)
 
     def _times(self, value: Value, factor: float) -> Value:
         return self._apply("mul", value, self._like(value, factor))

@@ -291,9 +291,11 @@ def test_rows_that_registers_do_not_hold() -> None:
     [
         (lambda b: reduce.reduce_sum(b.input("x", (512, 65536), "f32"), axes=(1,)), [1]),
         (lambda b: softmax(b, 512, 131072, "f16"), [1, 1]),
+        (lambda b: layer_norm(b, 512, 131072, "f32"), [1, 1]),
+        (lambda b: layer_norm(b, 512, 131071, "f32"), [1, 1, 1]),
         (lambda b: linalg.matmul(b.input("x", (1, 8192), "f16"), b.input("w", (8192, 16384), "f16")), [8]),
     ],
-    ids=["sum", "softmax", "product"],
+    ids=["sum", "softmax", "norm", "ragged norm", "product"],
 )
 def test_trips_hand_on_one_sum_of_a_thread(build: Build, carried: list[int]) -> None:
     """Not one per element: registers are for what is under way. Nothing passes through memory in a trip."""
@@ -303,7 +305,7 @@ def test_trips_hand_on_one_sum_of_a_thread(build: Build, carried: list[int]) -> 
     program = gpu.tile_program(plan, Placement(plan), machine)
     loop = next(op for op in program.walk() if isinstance(op, scf.ForOp))
     threads = 32 * trees(plan)[0].warps
-    assert [prod(tile_shape(value)) / threads for value in loop.iter_args] == carried
+    assert [prod(tile_shape(value)) / threads for value in loop.iter_args if tile_shape(value)] == carried
     gpu.distribute(program, Options(verify_each=True))
     loop = next(op for op in program.walk() if isinstance(op, scf.ForOp))
     assert not any(isinstance(op, simt.BarrierOp) for op in loop.walk())
@@ -333,6 +335,16 @@ def test_long_rows_with_infinities() -> None:
     (tree,) = trees(found.plan)
     assert in_one_pass(tree)
     assert found.bytes("global_load") == 2 * x.nbytes
+
+
+def test_a_long_row_is_read_once_for_its_mean_and_deviations() -> None:
+    """Twice in all, the last chunk ragged, where passes of their own would read it three times."""
+    found = ran(lambda b: layer_norm(b, 2, 40_000, "f32"), 2e-4)
+    (tree,) = trees(found.plan)
+    assert in_one_pass(tree)
+    assert found.bytes("global_load") == 2 * (2 * 40_000 * 4) + 2 * (2 * 40_000 * 4)  # rows; scale and bias of each
+    decision = next(each for each in found.plan.decisions if each.subject == "tile of layer_norm")
+    assert "layer_norm.squares in the pass that it follows" in decision.chosen
 
 
 @pytest.mark.parametrize("seed", [2, 4, 11])

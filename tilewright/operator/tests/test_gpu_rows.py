@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 import pytest
@@ -14,7 +15,7 @@ from tilewright.operator.block_rows import block_rows
 from tilewright.operator.rewrites.following import with_following
 from tilewright.operator.rewrites.split_reduction import split_reduction
 from tilewright.operator.rules.gpu_rows import kernel_on_blocks, predicted, schedule_on_blocks
-from tilewright.operator.rules.gpu_rows_time import RowsTile
+from tilewright.operator.rules.gpu_rows_time import Model, RowsTile
 from tilewright.operator.rules.split import choose_split
 from tilewright.operator.statements import Statements, inner_loops, outer_loops
 from tilewright.tiles.kernel import Kernel, Statement, expressions, joined
@@ -167,6 +168,21 @@ def test_rows_stay_in_registers_as_long_as_they_fit() -> None:
             Statement(out, (i, j), scaled, address=i * columns + j),
         )
         assert scheduled(normed).holds_rows(normed) == held, columns
+
+
+def test_sums_follow_others_where_rows_do_not_stay_in_registers() -> None:
+    for columns, followers in ((1000, ()), (32768, ()), (1 << 18, ("total",))):
+        assert scheduled(softmax(2048, columns)).joined == followers, columns
+
+
+def test_a_pass_that_computes_two_sums_has_its_time() -> None:
+    """It reads a row once less, and computes more in every chunk."""
+    statements = with_following(softmax(512, 1 << 18))
+    model = Model(statements, gpu())
+    tile = RowsTile({"j": 4096}, Blocked((4,), (32,), (8,), (0,)), 8)
+    apart, together = model.time(tile), model.time(replace(tile, joined=("total",)))
+    assert together.seconds < apart.seconds
+    assert together.registers > apart.registers
 
 
 def test_short_rows_share_a_warp() -> None:
