@@ -47,10 +47,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         item.config.stash[_WATCHED] = install(report)
 
 
-def pytest_collection_finish() -> None:
-    gc.freeze()  # what was imported and collected stays: tests that collect need not look at it
-
-
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if hasattr(session.config, "workeroutput"):  # of pytest-xdist
         session.config.workeroutput["kernels"] = session.config.stash[_REPORT].rows

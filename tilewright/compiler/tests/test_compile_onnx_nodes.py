@@ -1,11 +1,10 @@
-"""The onnx package's node tests through generated code: a sample, or all with TILEWRIGHT_FULL=1.
+"""The onnx package's node tests through generated code: a sample, or all with `--full`.
 
 Run as a script (``python -m tilewright.compiler.tests.test_compile_onnx_nodes [machine]``), it prints the table of all.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,12 +13,11 @@ import pytest
 
 pytest.importorskip("onnx")
 
+from tests.covering import FULL
 from tilewright.compiler.compile import compile_graph
 from tilewright.expr.graph import Graph
 from tilewright.frontend.onnx.tests.conformance import Arrays, Summary, run
 from tilewright.options import Options
-
-FULL = bool(os.environ.get("TILEWRIGHT_FULL"))
 
 
 @dataclass

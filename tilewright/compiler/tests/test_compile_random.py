@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.covering import tries
 from tests.random_graphs import random_graph, random_inputs
 from tilewright.codegen.cpu.pipeline import generate
 from tilewright.codegen.cpu.tests.execute import undefined_symbols
@@ -23,7 +23,7 @@ from tilewright.machine.registry import resolve_cpu
 from tilewright.options import Options
 from tilewright.runtime.module import Module
 
-SEEDS = 400 if os.environ.get("TILEWRIGHT_FULL") else 12
+SEEDS = tries(12, full=400)
 OTHERS = ("x86-64-v2", "x86-64-v3", "x86-64-v4")
 RUNNABLE = [name for name in OTHERS if not missing_features(resolve_cpu(name), host())]
 Arrays = dict[str, np.ndarray[Any, Any]]

@@ -1,20 +1,18 @@
-"""The onnx package's node tests through importer and evaluator: a sample, or all with TILEWRIGHT_FULL=1."""
+"""The onnx package's node tests through importer and evaluator: a sample, or all with `--full`."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import pytest
 
 pytest.importorskip("onnx")
 
+from tests.covering import FULL
 from tilewright.expr import Graph
 from tilewright.expr.affine import simplify
 from tilewright.expr.infer import check_bounds
 from tilewright.frontend.onnx.tests.conformance import Arrays, Summary, evaluator, run
-
-FULL = bool(os.environ.get("TILEWRIGHT_FULL"))
 
 
 def checked(graph: Graph) -> Callable[[Arrays], Arrays]:

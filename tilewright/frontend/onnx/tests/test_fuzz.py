@@ -1,8 +1,7 @@
-"""Damaged models: every outcome is a graph or a CompileError. TILEWRIGHT_FULL=1 tries a hundred times as many."""
+"""Damaged models: every outcome is a graph or a CompileError. `--full` tries a hundred times as many."""
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable
 from typing import Any
@@ -13,11 +12,12 @@ pytest.importorskip("onnx")
 
 import onnx
 
+from tests.covering import tries
 from tilewright.errors import CompileError
 from tilewright.frontend.onnx import import_model
 from tilewright.frontend.onnx.tests.conformance import cases
 
-TRIES = 50_000 if os.environ.get("TILEWRIGHT_FULL") else 500
+TRIES = tries(500, full=50_000)
 ABSURD = (0, 1, -1, 2, 3, -2, 7, 1 << 20, 1 << 31, 1 << 40, 1 << 60, -(1 << 63), (1 << 63) - 1)
 
 

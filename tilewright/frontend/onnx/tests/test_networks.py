@@ -1,8 +1,7 @@
-"""Networks exported from PyTorch: importer and evaluator against the module itself. All with TILEWRIGHT_FULL=1."""
+"""Networks exported from PyTorch: importer and evaluator against the module itself. All with `--full`."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,9 @@ from examples.networks.bert import WIDTH, Encoder
 from examples.networks.export import export_module
 from examples.networks.mobilenet_v2 import InvertedResidual
 from examples.networks.resnet import basic_block, convolution
+from tests.covering import FULL
 from tilewright.expr.evaluate import evaluate
 from tilewright.frontend.onnx import import_model
-
-FULL = bool(os.environ.get("TILEWRIGHT_FULL"))
 
 
 def agrees(module: Any, inputs: dict[str, Any], path: Path, opset: int = 18) -> None:
@@ -88,7 +86,7 @@ MODULES: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...]]] = {
 }
 
 
-@pytest.mark.skipif(not FULL, reason="minutes: set TILEWRIGHT_FULL=1")
+@pytest.mark.skipif(not FULL, reason="minutes: with --full")
 @pytest.mark.parametrize("opset", [18, 23])
 @pytest.mark.parametrize("name", MODULES)
 def test_module(name: str, opset: int, tmp_path: Path) -> None:
@@ -97,7 +95,7 @@ def test_module(name: str, opset: int, tmp_path: Path) -> None:
     agrees(build_module().eval(), {"x": torch.randn(shape)}, tmp_path / "model.onnx", opset)
 
 
-@pytest.mark.skipif(not FULL, reason="minutes: set TILEWRIGHT_FULL=1")
+@pytest.mark.skipif(not FULL, reason="minutes: with --full")
 @pytest.mark.parametrize("name", NETWORKS)
 def test_network(name: str, tmp_path: Path) -> None:
     module, inputs = build(name)
