@@ -5,8 +5,8 @@
 A row for each tile of the products of `tests.amd_products` and of `bench/gpu` on sm_75 and AMD GPUs, or of those in
 whose names a regular expression is found: predicted cycles, registers as estimated and as taken, spills, bytes of
 shared memory. AMD's are of LLVM's metadata, others of `ptxas`. `--conflicts` counts bank conflicts in a run of a
-product of one tile and three k tiles, by the interpreter. Exit status 1 where a chosen tile spills vector registers, or more
-scalar ones or with more conflicts than the deduction's, or is predicted to take longer.
+product of one tile and three k tiles, by the interpreter. Exit status 1 where a chosen tile spills more registers or
+has more conflicts than the deduction's, or is predicted to take longer.
 """
 
 from __future__ import annotations

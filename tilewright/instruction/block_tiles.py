@@ -21,9 +21,9 @@ from tilewright.intrinsics.elements import bits
 from tilewright.intrinsics.intrinsic import GROUP_LANES, Fragment, Intrinsic, Operand
 from tilewright.layouts.access import SECTOR_BYTES
 from tilewright.layouts.bits import power_from
-from tilewright.layouts.copy_engine import FRAGMENT_BYTES, UNITS
+from tilewright.layouts.copy_engine import FRAGMENT_BYTES
 from tilewright.machine.description import Gpu
-from tilewright.machine.units import COPIES
+from tilewright.machine.units import COPIES, WARPGROUP_UNITS
 from tilewright.operator.rules.gpu_product import BlockShape, TileLoops
 
 # What instructions and passes have.
@@ -435,8 +435,8 @@ def _refuse(
         return Refusal("", "outside", "threads would mask what they copy, boxes have zeros there")
     if warpgroup and "tensor-copies" in off:
         return Refusal("", "pass tensor-copies", "it is switched off")
-    if warpgroup and not machine.features >= UNITS:
-        return Refusal("", "units", f"the machine lacks {', '.join(sorted(UNITS - machine.features))}")
+    if warpgroup and not machine.features >= WARPGROUP_UNITS:
+        return Refusal("", "units", f"the machine lacks {', '.join(sorted(WARPGROUP_UNITS - machine.features))}")
     if warpgroup and shape.precision:
         return Refusal("", shape.precision, "operands are split in registers, which bulk copies do not pass")
     if warpgroup and problem.no_bulk_copies:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Literal
 
 from tilewright.dataclass import dataclass
 from tilewright.decision import Cost, Decision, Proposal, Refusal
@@ -30,7 +29,7 @@ from tilewright.instruction.block_tiles import (
 )
 from tilewright.instruction.mma.deduce import deduce_mma
 from tilewright.instruction.mma.eligibility import usable
-from tilewright.instruction.mma.policy import Options, Policy
+from tilewright.instruction.mma.policy import Options, Policy, Table
 from tilewright.instruction.mma.problem import MmaProblem, bits, element_type
 from tilewright.instruction.mma.schedule import LISTS, MmaSchedule
 from tilewright.instruction.mma.target import MmaIntrinsic, MmaTarget, mma_target, view
@@ -40,9 +39,10 @@ from tilewright.intrinsics.intrinsic import Intrinsic
 from tilewright.intrinsics.registry import Registry, standard
 from tilewright.intrinsics.shapes import multiply_add
 from tilewright.layouts.bits import log2, power_from
-from tilewright.layouts.copy_engine import CLUSTERS
 from tilewright.machine.description import Gpu
+from tilewright.machine.units import CLUSTERS
 from tilewright.operator.rules.gpu_product import BlockShape
+from tilewright.options import OPAQUE_MMA
 
 DEDUCTION = "the MMA deduction"  # as decisions name it
 ROUNDING = "round-to-tf32"  # the pass that rounds what instructions read as tf32
@@ -220,7 +220,7 @@ def block_candidates(
     m, n, k = product.sizes
     stages = STAGES if target.async_copies else 1
     forbidden = _forbidden(target, mma, route)
-    table: Literal["wmma"] | None = "wmma" if any(not x.distributable for x in _allowed(target, forbidden)) else None
+    table: Table | None = OPAQUE_MMA if any(not x.distributable for x in _allowed(target, forbidden)) else None
     deduction = deduce_mma(mma, target, options=Options(stages=stages, forbid=forbidden, tensor_core_table=table))
     deduced: tuple[tuple[BlockShape, Intrinsic], ...] = ()
     registry = standard() if intrinsics is None else intrinsics
@@ -280,7 +280,7 @@ def _forbidden(target: MmaTarget, mma: MmaProblem, route: str) -> frozenset[str]
     virtual = {x.name for x in target.intrinsics if x.virtual}
     told = {x.name for x in target.intrinsics if x.distributable}
     opaque = {x.name for x in target.intrinsics} - told
-    if route == "wmma":
+    if route == OPAQUE_MMA:
         return frozenset(virtual | told)
     fitting = [x for x in target.own_intrinsics if x.name in told - virtual]
     none = not any(usable(mma, fitting, Policy(aligned_only=False), Trace()))

@@ -40,11 +40,11 @@ from tilewright.layouts.copy_engine import (
     FRAGMENT_BYTES,
     TENSOR_RANK,
     TRANSPOSED_BYTES,
-    UNITS,
     is_distance,
     widest_span,
 )
 from tilewright.layouts.shared import NvmmaShared
+from tilewright.machine.units import WARPGROUP_UNITS
 
 if TYPE_CHECKING:
     from tilewright.intrinsics.intrinsic import Intrinsic
@@ -79,7 +79,7 @@ class TensorCopiesPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         facts = facts_of(op)
-        if not facts.units >= UNITS:
+        if not facts.units >= WARPGROUP_UNITS:
             return
         for kernel in op.body.ops:
             if isinstance(kernel, FuncOp) and not kernel.block:
