@@ -128,8 +128,7 @@ def test_products_of_odd_sizes(sizes: tuple[int, int, int], by_columns: str, mac
     (m, n, k), b = sizes, GraphBuilder()
     x = b.input("x", (k, m) if by_columns == "a" else (m, k), "f16")
     w = b.input("w", (n, k) if by_columns == "b" else (k, n), "f16")
-    flags = {"transpose_a": by_columns == "a", "transpose_b": by_columns == "b"}
-    graph = b.finish([linalg.matmul(x, w, **flags)])
+    graph = b.finish([linalg.matmul(x, w, transpose_a=by_columns == "a", transpose_b=by_columns == "b")])
     target = resolve(machine)
     assert isinstance(target, Gpu)
     plan = make_plan(graph, target, 1)
