@@ -34,12 +34,12 @@ from tilewright.expr.graph import GraphBuilder
 from tilewright.expr.ops import elementwise, linalg
 from tilewright.instruction.block_tiles import Candidate, Ranking
 from tilewright.kernel.dialect import FuncOp
+from tilewright.kernel.hopper.simt_async import FenceOp, MbarrierArriveOp, MbarrierInitOp, MbarrierWaitOp, TensorLoadOp
 from tilewright.kernel.interpreter import run_kernel
 from tilewright.kernel.passes.gpu.distribution.tests.programs import ragged_matmul
 from tilewright.kernel.passes.table import run_pass, run_pipeline
 from tilewright.kernel.rewrite import erase
 from tilewright.kernel.simt import ClusterBarrierOp
-from tilewright.kernel.simt_async import FenceOp, MbarrierArriveOp, MbarrierInitOp, MbarrierWaitOp, TensorLoadOp
 from tilewright.kernel.text import parse_module, print_module
 from tilewright.machine.registry import resolve
 

@@ -25,13 +25,7 @@ from tilewright.emulator.tensor_maps import swizzled
 from tilewright.errors import InvalidProgram
 from tilewright.expr.graph import GraphBuilder
 from tilewright.expr.ops import elementwise, linalg
-from tilewright.kernel.interpreter import run_kernel
-from tilewright.kernel.passes.gpu.distribution.tests.programs import ragged_matmul
-from tilewright.kernel.passes.gpu.distribution.warpgroup import operand_of
-from tilewright.kernel.passes.table import run_pass, run_pipeline
-from tilewright.kernel.rewrite import erase, insert_before, replace_by_values
-from tilewright.kernel.simt import BarrierOp
-from tilewright.kernel.simt_async import (
+from tilewright.kernel.hopper.simt_async import (
     FenceOp,
     MbarrierArriveOp,
     MbarrierInitOp,
@@ -39,7 +33,13 @@ from tilewright.kernel.simt_async import (
     TensorLoadOp,
     WarpBarrierOp,
 )
-from tilewright.kernel.simt_warpgroup import WarpgroupCommitOp, WarpgroupFenceOp, WarpgroupWaitOp
+from tilewright.kernel.hopper.simt_warpgroup import WarpgroupCommitOp, WarpgroupFenceOp, WarpgroupWaitOp
+from tilewright.kernel.interpreter import run_kernel
+from tilewright.kernel.passes.gpu.distribution.tests.programs import ragged_matmul
+from tilewright.kernel.passes.gpu.distribution.warpgroup import operand_of
+from tilewright.kernel.passes.table import run_pass, run_pipeline
+from tilewright.kernel.rewrite import erase, insert_before, replace_by_values
+from tilewright.kernel.simt import BarrierOp
 from tilewright.kernel.text import parse_module, print_module
 from tilewright.kernel.verify import verify
 from tilewright.layouts.shared import NvmmaShared

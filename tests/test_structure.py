@@ -54,6 +54,38 @@ TARGET_NAMES = re.compile(
     re.IGNORECASE,
 )
 TARGET_FOLDERS = re.compile(r"^(machine/|intrinsics/\w+/|codegen/\w+/|runtime/\w+/|emulator/)")
+
+# Names of instructions and units of one vendor's GPUs.
+UNIT_NAMES = re.compile(
+    r"wmma|mma\.sync|wgmma|ldmatrix|mbarrier|(?<![a-z])tma(?![a-z])|(?<![a-z])cp[._]async", re.IGNORECASE
+)
+UNIT_FOLDERS = re.compile(TARGET_FOLDERS.pattern + r"|^kernel/(passes/)?hopper/")
+_OPTION = "two values of `Options.mma` are names of instruction families"
+_FORM = "a layout of spec 6 that the text form names after its instruction"
+_PUBLISHED = "names what a publication measured"
+UNIT_FILES = {
+    "options.py": _OPTION,
+    "instruction/mma/policy.py": _OPTION,
+    "cli/arguments.py": _OPTION,
+    "cli/schedule_mma.py": _OPTION,
+    "cli/map.py": "an example names an intrinsic",
+    "cli/reproduce.py": "its help names options of publications",
+    "reproduce/amos/machines.py": _PUBLISHED,
+    "reproduce/amos/mappings.py": _PUBLISHED,
+    "reproduce/matmul/ablation.py": _PUBLISHED,
+    "reproduce/matmul/switches.py": _PUBLISHED,
+    "reproduce/matmul/worked_cases.py": _PUBLISHED,
+    "intrinsics/fragments.py": "the reference behaviour of matrix loads, which golden data test",
+    "layouts/__init__.py": _FORM,
+    "layouts/access.py": "matrix loads are printed in the notation of spec 6",
+    "layouts/mma.py": _FORM,
+    "layouts/opaque.py": _FORM,
+    "layouts/text.py": _FORM,
+    "kernel/passes/common/effects.py": "lists operations by their names in the text form",
+    "kernel/passes/gpu/distribution/circular_buffer.py": "`distribute` expands buffers to barriers",
+    "kernel/passes/gpu/distribution/opaque.py": _FORM,
+    "kernel/passes/table.py": "the order of all passes, those of one family of machines too",
+}
 TARGET_FILES = {
     "reproduce/matmul/worked_cases.py": "names the machine of a published case",
     "runtime/native.py": "emits the pool's own LLVM IR, with system calls and pauses that differ by architecture",
@@ -161,7 +193,7 @@ def test_the_table_in_the_documentation_is_this_one() -> None:
     assert tuple(named) == ORDER
 
 
-def target_names(source: str) -> list[str]:
+def target_names(source: str, names: re.Pattern[str] = TARGET_NAMES) -> list[str]:
     """Names of targets among the identifiers and texts of a module; comments and docstrings may give examples."""
     tree = ast.parse(source)
     owners = (ast.Module, ast.ClassDef, ast.FunctionDef)
@@ -179,7 +211,7 @@ def target_names(source: str) -> list[str]:
             words = [
                 getattr(node, "id", None) or getattr(node, "attr", None) or getattr(node, "arg", None) or node.name
             ]
-        found += [f"line {node.lineno}: {word[:80]!r}" for word in words if TARGET_NAMES.search(word)]
+        found += [f"line {node.lineno}: {word[:80]!r}" for word in words if names.search(word)]
     return found
 
 
@@ -189,6 +221,14 @@ def test_shared_code_names_no_target(path: Path) -> None:
     if TARGET_FOLDERS.match(name) or name in TARGET_FILES:
         pytest.skip(TARGET_FILES.get(name, "the place for facts of a target"))
     assert target_names(path.read_text()) == []
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_shared_code_names_no_unit_of_a_target(path: Path) -> None:
+    name = path.relative_to(PACKAGE).as_posix()
+    if UNIT_FOLDERS.match(name) or name in UNIT_FILES:
+        pytest.skip(UNIT_FILES.get(name, "the place for units of a target"))
+    assert target_names(path.read_text(), UNIT_NAMES) == []
 
 
 # Names of intrinsics, or patterns of such names. Code reads the record that a name stands for.
@@ -236,6 +276,19 @@ def test_a_target_name_is_found(source: str) -> None:
     assert len(target_names(source)) == 1
 
 
+@pytest.mark.parametrize(
+    "source",
+    ["if 'cp_async' in units: pass", "class MbarrierOp: pass", "x = 'wgmma'", "use_tma = 1", "from a import LdMatrix"],
+)
+def test_a_name_of_a_unit_is_found(source: str) -> None:
+    assert len(target_names(source, UNIT_NAMES)) == 1
+
+
+@pytest.mark.parametrize("source", ['"""As by wgmma."""', "# cp.async", "softmax = bitmaps", "mma = 'mma'"])
+def test_examples_and_other_words_are_no_units(source: str) -> None:
+    assert target_names(source, UNIT_NAMES) == []
+
+
 @pytest.mark.parametrize("source", ['"""As on avx512."""', "# znver5", "sum_of = solve(max_neonate)"])
 def test_examples_and_other_words_are_no_target_names(source: str) -> None:
     assert target_names(source) == []
@@ -243,6 +296,8 @@ def test_examples_and_other_words_are_no_target_names(source: str) -> None:
 
 def test_allowed_files_exist_and_need_it() -> None:
     needless = [name for name in TARGET_FILES if not target_names((PACKAGE / name).read_text())]
+    assert needless == []
+    needless = [name for name in UNIT_FILES if not target_names((PACKAGE / name).read_text(), UNIT_NAMES)]
     assert needless == []
 
 
@@ -299,7 +354,8 @@ tilewright.compile(b.finish([linalg.linear(x, w)]), threads=1, options=tilewrigh
 words = (
     "nvptx", "amdgpu", ".cuda", "emulator", "intrinsics.nvidia.", "intrinsics.amd.", "instruction.mma", "block_tiles",
     "passes.gpu", "passes.hopper", "layouts.mma", "layouts.conversion", "frontend", "reproduce", ".cli",
-    "kernel.circular_buffer", "kernel.box", "kernel.simt", "kernel.text", "kernel.verify", "interpreter",
+    "kernel.circular_buffer", "kernel.box", "kernel.hopper", "kernel.simt", "kernel.text", "kernel.verify",
+    "interpreter",
 )
 print(*[name for name in sys.modules if name.startswith("tilewright") and any(word in name for word in words)])
 print(*{"numpy.random", "scipy", "onnx", "torch", "rich", "typer"} & {*sys.modules})

@@ -38,12 +38,22 @@ class Refusal(Readable):
 
 
 @dataclass(frozen=True)
+class Proposal(Readable):
+    """A candidate that was compared with the others, whatever became of it: who proposed it, and what it takes."""
+
+    candidate: str = required(string)
+    by: str = required(string)
+    cost: Cost | None = optional(record(Cost))
+
+
+@dataclass(frozen=True)
 class Decision(Readable):
     """One choice about one subject (a kernel, a tensor, a group).
 
     `cost` and `runner_up_cost` have the numbers that the reasons say; a choice that was asked for may have the larger
-    one. `kernel` is the name of the kernel that the choice is about, without `.part0` where parts of one are kernels of
-    their own; it is empty for choices about the graph.
+    one. `proposals` are what rules proposed beside the candidates that are tried anyway. `kernel` is the name of the
+    kernel that the choice is about, without `.part0` where parts of one are kernels of their own; it is empty for
+    choices about the graph.
     """
 
     subject: str = required(string)
@@ -55,12 +65,16 @@ class Decision(Readable):
     cost: Cost | None = optional(record(Cost))
     runner_up_cost: Cost | None = optional(record(Cost))
     kernel: str = optional(string, "")
+    proposals: tuple[Proposal, ...] = optional(several(record(Proposal)), ())
 
     def explain(self) -> str:
-        """Say in words why the choice won, what came second, and what was refused by which rule."""
+        """Say in words why the choice won, what came second, what rules proposed and what they refused."""
         lines = [f"{self.subject}: {self.chosen}, because {self.reason}"]
         if self.runner_up:
             lines.append(f"  second: {self.runner_up} ({self.runner_up_reason})")
+        for each in self.proposals:
+            cycles = f" ({each.cost.cycles:.0f} cycles)" if each.cost is not None and each.cost.cycles else ""
+            lines.append(f"  proposed by {each.by}: {each.candidate}{cycles}")
         for refusal in self.refused:
             values = f": {refusal.values}" if refusal.values else ""
             lines.append(f"  refused: {refusal.candidate} by {refusal.rule}{values}")

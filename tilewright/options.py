@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Literal, Self
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
@@ -17,7 +17,10 @@ from tilewright.files import as_path
 SEARCHES = ("rules", "joint")
 CLUSTER_SIZES = (1, 2, 4)
 RENAMED = {"route": "mma"}  # options by the names that they had before
-MMA_FAMILIES = ("auto", "mma.sync", "wmma")
+MmaFamily = Literal["mma.sync", "wmma"]  # matrix instructions of one warp, two families of one vendor
+DOCUMENTED_MMA: Final = "mma.sync"  # those whose fragment layouts are documented
+OPAQUE_MMA: Final = "wmma"  # those whose fragment layouts are unspecified
+MMA_FAMILIES = ("auto", DOCUMENTED_MMA, OPAQUE_MMA)
 INPUT_PRECISIONS = ("ieee", "tf32", "tf32x3")
 
 

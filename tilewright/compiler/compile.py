@@ -17,10 +17,10 @@ from tilewright.errors import InvalidArgument, InvalidMachine
 from tilewright.expr import dtypes, serialize
 from tilewright.expr.core import static_shape
 from tilewright.expr.graph import Graph
-from tilewright.layouts.copy_engine import CLUSTERS, UNITS
 from tilewright.machine import targets
 from tilewright.machine.description import Cpu, Gpu
-from tilewright.options import Options
+from tilewright.machine.units import CLUSTERS, WARPGROUP_UNITS
+from tilewright.options import OPAQUE_MMA, Options
 from tilewright.runtime.artifact import Artifact, StoredPlan
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.host_units import host_with_units
@@ -240,14 +240,14 @@ def _check_route(machine: Cpu | Gpu, options: Options) -> None:
 
     registry = standard() if options.intrinsics is None else options.intrinsics
     records = [registry.find(name) for name in machine.intrinsics if name in registry]
-    if not any(each.group == "warp32" and is_opaque(each) is (options.mma == "wmma") for each in records):
+    if not any(each.group == "warp32" and is_opaque(each) is (options.mma == OPAQUE_MMA) for each in records):
         fact = f"{machine.name} has no matrix instructions of {options.mma!r}"
         raise InvalidArgument(fact, where="mma", help='"auto", which every machine has; others are of NVIDIA GPUs')
 
 
 def _check_cluster(machine: Cpu | Gpu, cluster: int) -> None:
     """Raises InvalidArgument for clusters on a machine without multicast copies."""
-    missing = {CLUSTERS, *UNITS} - set(machine.features)
+    missing = {CLUSTERS, *WARPGROUP_UNITS} - set(machine.features)
     if cluster > 1 and missing:
         fact = f"{machine.name} has no multicast copies within a cluster: it lacks {', '.join(sorted(missing))}"
         raise InvalidArgument(fact, where="cluster", help="1, which every machine has")

@@ -15,8 +15,8 @@ from tilewright.expr.core import Compute, Read, Tensor, static_shape
 from tilewright.expr.rewrite import substitute
 from tilewright.instruction.products import MappedProduct
 from tilewright.layouts import Packed, permuted, row_major
-from tilewright.layouts.copy_engine import UNITS
 from tilewright.machine.description import Gpu
+from tilewright.machine.units import WARPGROUP_UNITS
 from tilewright.operator.flatten import address
 from tilewright.operator.product_loops import merge_product_loops
 from tilewright.operator.rules.gpu_product import loops_of_bulk_copies
@@ -31,7 +31,7 @@ def leave_border(planning: Planning, tensor: Tensor, order: Sequence[int], machi
     to the plan's decisions.
     """
     border = planning.borders[tensor.name]
-    if border.value.value != 0 or not machine.features >= UNITS or tensor.name in planning.views:
+    if border.value.value != 0 or not machine.features >= WARPGROUP_UNITS or tensor.name in planning.views:
         return False
     readers = [user for user in planning.users.get(tensor.name, ()) if _reads_outside(user, tensor)]
     products = [planning.product_of(user) for user in readers]

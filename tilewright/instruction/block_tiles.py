@@ -21,8 +21,9 @@ from tilewright.intrinsics.elements import bits
 from tilewright.intrinsics.intrinsic import GROUP_LANES, Fragment, Intrinsic, Operand
 from tilewright.layouts.access import SECTOR_BYTES
 from tilewright.layouts.bits import power_from
-from tilewright.layouts.copy_engine import FRAGMENT_BYTES, UNITS
+from tilewright.layouts.copy_engine import FRAGMENT_BYTES
 from tilewright.machine.description import Gpu
+from tilewright.machine.units import COPIES, WARPGROUP_UNITS
 from tilewright.operator.rules.gpu_product import BlockShape, TileLoops
 
 # What instructions and passes have.
@@ -35,9 +36,8 @@ STEP_WORDS = 8  # of a row of an operand that products of four warps read at onc
 THREE = 3  # products on tf32 for one of f32
 TOGETHER = 4  # of these threes, each with sums of its own, by `tf32x3`
 
-# Registers of a thread, from above: of large tiles 10 to 30 more than ptxas 13.0 takes (242 of 226 for f16 on sm_80,
-# 128 x 64 x 32 on 2 warps), of small ones with deep slices 90 more.
-SPARE_REGISTERS, STEP_REGISTERS, STEPS = 50, 30, 2  # for addresses, more for each step of k beyond two
+STEPS = 2  # of k whose fragments matrix loads bring ahead: this one and the next
+SPARE_SCALARS = 60  # scalar registers for arguments, descriptions of memory, conditions; from above, of LLVM's code
 
 # Chosen: what is tried.
 WARP_GRIDS = ((1, 1), (1, 2), (2, 1), (2, 2), (1, 4), (4, 1), (2, 4), (4, 2))
@@ -145,6 +145,7 @@ class Candidate:
     blocks: int  # of the first kernel
     cycles: float = 0.0
     by_registers: str = ""  # the operand whose fragments threads read for products of four warps
+    deduced: bool = False  # proposed by the caller, not by the grid
 
     @property
     def warpgroup(self) -> bool:
@@ -162,6 +163,11 @@ class Ranking:
     candidates: tuple[Candidate, ...]
     refused: tuple[Refusal, ...]
 
+    @property
+    def deduced(self) -> Candidate | None:
+        """The cheapest of those that the caller proposed."""
+        return next((each for each in self.candidates if each.deduced), None)
+
 
 def rank(
     problem: BlockProblem, machine: Gpu, records: tuple[Intrinsic, ...],
@@ -174,14 +180,14 @@ def rank(
     by_name = {record.name: record for record in records}
     generated = ((shape, by_name[shape.intrinsic]) for shape in _shapes(problem, records))
     for shape, record in (*deduced, *generated):
-        known = (shape, record) in deduced and not problem.reading.outside
-        rule = None if known else _refuse(shape, record, problem, machine, off)
+        known = (shape, record) in deduced
+        rule = None if known and not problem.reading.outside else _refuse(shape, record, problem, machine, off)
         if rule is not None:
             made = _candidate(replace(shape, stages=FEWEST_STAGES), record, problem, machine)
             refused.append((price.of(made), replace(rule, candidate=str(made))))
             continue
         for each in _staged(shape, record, problem, machine, "split-k" in off):
-            found.setdefault(each.shape, replace(each, cycles=price.of(each)))
+            found.setdefault(each.shape, replace(each, cycles=price.of(each), deduced=known))
     for best in sorted(found.values(), key=lambda each: each.cycles)[:DEEPENED]:
         for each in _deepened(best, problem, machine):
             found.setdefault(each.shape, replace(each, cycles=price.of(each)))
@@ -282,7 +288,7 @@ def _deepened(best: Candidate, problem: BlockProblem, machine: Gpu) -> Iterator[
 
 def _stages(shape: BlockShape, record: Intrinsic, problem: BlockProblem, machine: Gpu, trips: int) -> list[int]:
     """How many slices may be on their way: no more than there are, and the next tile's first; 1 without copies."""
-    if "cp_async" not in machine.features:
+    if COPIES not in machine.features:
         return [1]
     room = machine.shared_bytes_per_block
     counts = range(FEWEST_STAGES, min(MOST_STAGES, trips + 1) + 1)
@@ -293,7 +299,7 @@ def _stages(shape: BlockShape, record: Intrinsic, problem: BlockProblem, machine
 def _candidate(shape: BlockShape, record: Intrinsic, problem: BlockProblem, machine: Gpu) -> Candidate:
     tiles, bytes_ = problem.tiles(shape, record), shared_bytes(shape, record, problem, shape.stages)
     read = problem.by_registers if is_warpgroup(record) else ""
-    needed = registers(shape, record, machine.warp_sizes[0], problem.reading.loaded, read)
+    needed = registers(shape, record, machine, problem.reading.loaded, read)
     return Candidate(shape, record, bytes_, needed, tiles * shape.splits, by_registers=read)
 
 
@@ -321,42 +327,76 @@ def slice_bytes(shape: BlockShape, problem: BlockProblem) -> int:
 
 
 def registers(
-    shape: BlockShape, record: Intrinsic, lanes: int, loaded: tuple[bool, bool] = (False, False), by_registers: str = ""
-) -> int:
-    """About the registers of one of `lanes` threads: sums, fragments of this step of k and the next, spare ones, and
-    one for each element of a slice of a or b that is `loaded`, on its way to shared memory.
+    shape: BlockShape, record: Intrinsic, machine: Gpu, loaded: tuple[bool, bool] = (False, False),
+    by_registers: str = "",
+) -> int:  # fmt: skip
+    """About the registers of a thread: sums, fragments, what passes on its way to shared memory, and spare ones.
 
-    Of products of four warps only the operand `by_registers` has fragments. Three products on tf32 have the high and
-    low parts of fragments besides, and sums of a step of k for some of them.
+    Fragments are those of this step of k and the next where matrix loads bring them, those of the whole k tile where
+    lanes load what they hold: an assembler puts these loads side by side. Of products of four warps only the operand
+    `by_registers` has fragments. Three products on tf32 have the high and low parts of fragments besides, and sums of a
+    step of k for some of them. `loaded` is that of `Reading`. What an assembler takes beyond is `spare_registers` and
+    `step_registers` of the machine.
     """
+    lanes = machine.warp_sizes[0]
     rows, columns = shape.m // shape.warps[0], shape.n // shape.warps[1]
     sums = rows * columns * bits(record.destination.dtype) // REGISTER_BITS // lanes
+    spare = machine.spare_registers
     if is_warpgroup(record):
         outer = shape.n // shape.warps[1] if by_registers == "b" else rows
-        return sums + SPARE_REGISTERS + (2 * outer * STEP_WORDS // lanes if by_registers else 0)
+        return sums + spare + (2 * outer * STEP_WORDS // lanes if by_registers else 0)
+    spare += _passing(shape, record, machine, loaded)
     m, n, step = extents(record)
+    if _lanes_load(record):
+        return sums + _tile_fragments(shape, record) + spare
     fragments = (rows + columns) * step * bits(record.sources[0].dtype) // REGISTER_BITS // lanes
-    copies = 2  # this step's, the next one's
+    copies = STEPS
     if shape.precision:
         copies += 2
         sums += min(sums, TOGETHER * m * n * bits(record.destination.dtype) // REGISTER_BITS // lanes)
-    elements = (shape.m * loaded[0] + shape.n * loaded[1]) * shape.k
-    passing = -(-elements // (prod(shape.warps) * lanes))
-    return sums + copies * fragments + passing + SPARE_REGISTERS + STEP_REGISTERS * max(0, shape.k // step - STEPS)
+    return sums + copies * fragments + spare + machine.step_registers * max(0, shape.k // step - STEPS)
+
+
+def _passing(shape: BlockShape, record: Intrinsic, machine: Gpu, loaded: tuple[bool, bool]) -> int:
+    """Registers of a thread for a k tile on its way to shared memory: one for each element that is `loaded`; where
+    there are no asynchronous copies the words of the others too.
+    """
+    copied = 0 if COPIES in machine.features else bits(record.sources[0].dtype)
+    a, b = (REGISTER_BITS if single else copied for single in loaded)
+    return _of_a_thread(shape, machine, a, b, REGISTER_BITS)
+
+
+def _of_a_thread(shape: BlockShape, machine: Gpu, a: int, b: int, whole: int) -> int:
+    """Of what counts `a` and `b` for each element of a k tile of both operands: how often `whole` for each thread."""
+    threads = prod(shape.warps) * machine.warp_sizes[0]
+    return -(-(shape.m * a + shape.n * b) * shape.k // (whole * threads))
+
+
+def scalar_registers(shape: BlockShape, machine: Gpu, loaded: tuple[bool, bool]) -> int:
+    """About the scalar registers of a warp: an offset for each element of a k tile that is `loaded`, and spare ones."""
+    return _of_a_thread(shape, machine, *loaded, 1) + SPARE_SCALARS
+
+
+def _lanes_load(record: Intrinsic) -> bool:
+    """Whether lanes load the fragments that they hold."""
+    return any(move.via == "vector load" for move in record.memory)
+
+
+def _tile_fragments(shape: BlockShape, record: Intrinsic) -> int:
+    """Registers of a lane for the fragments of a k tile, as the record counts them."""
+    m, n, k = extents(record)
+    a, b = (_held(operand) for operand in record.sources)
+    return (shape.m // shape.warps[0] // m * a + shape.n // shape.warps[1] // n * b) * (shape.k // k)
 
 
 def sliced(shape: BlockShape, record: Intrinsic, machine: Gpu) -> BlockShape:
-    """The shape with slices of k of which registers hold all fragments, as its record counts them, beside the sums.
-
-    For records whose lanes load what they hold: an assembler puts the loads of a slice side by side.
-    """
-    if not any(move.via == "vector load" for move in record.memory):
+    """The shape with k tiles of which registers hold all fragments beside the sums, where lanes load fragments."""
+    if not _lanes_load(record):
         return shape
     m, n, k = extents(record)
-    down, across = shape.m // shape.warps[0] // m, shape.n // shape.warps[1] // n
-    a, b, c = (_held(operand) for operand in (*record.sources, record.destination))
-    room = machine.max_registers_per_thread - SPARE_REGISTERS - down * across * c
-    while shape.k > k and (down * a + across * b) * (shape.k // k) > room:
+    sums = shape.m // shape.warps[0] // m * (shape.n // shape.warps[1] // n) * _held(record.destination)
+    room = machine.max_registers_per_thread - machine.spare_registers - sums
+    while shape.k > k and _tile_fragments(shape, record) > room:
         shape = replace(shape, k=shape.k // 2)
     return shape
 
@@ -377,13 +417,16 @@ def _refuse(
     lanes = machine.warp_sizes[0]
     threads = shape.warps[0] * shape.warps[1] * lanes
     warpgroup = is_warpgroup(record)
-    needed = registers(shape, record, lanes, problem.reading.loaded, problem.by_registers)
-    most = machine.max_registers_per_thread
+    needed = registers(shape, record, machine, problem.reading.loaded, problem.by_registers)
+    most = min(machine.max_registers_per_thread, machine.registers_per_multiprocessor // threads)
     if needed > most:
         return Refusal("", "registers", f"about {needed} of a thread, {most} there are")
+    scalars = scalar_registers(shape, machine, problem.reading.loaded)
+    if machine.scalar_registers is not None and scalars > machine.scalar_registers:
+        return Refusal("", "scalar registers", f"about {scalars} of a warp, {machine.scalar_registers} there are")
     if threads + warpgroup * WARPS * lanes > machine.max_threads_per_block:
         return Refusal("", "threads", f"{threads}, {machine.max_threads_per_block} at most")
-    stages = FEWEST_STAGES if warpgroup or "cp_async" in machine.features else 1
+    stages = FEWEST_STAGES if warpgroup or COPIES in machine.features else 1
     bytes_, room = shared_bytes(shape, record, problem, stages), machine.shared_bytes_per_block
     if bytes_ > room:
         return Refusal("", "shared memory", f"{bytes_} bytes with {stages} stages, {room} there are")
@@ -392,8 +435,8 @@ def _refuse(
         return Refusal("", "outside", "threads would mask what they copy, boxes have zeros there")
     if warpgroup and "tensor-copies" in off:
         return Refusal("", "pass tensor-copies", "it is switched off")
-    if warpgroup and not machine.features >= UNITS:
-        return Refusal("", "units", f"the machine lacks {', '.join(sorted(UNITS - machine.features))}")
+    if warpgroup and not machine.features >= WARPGROUP_UNITS:
+        return Refusal("", "units", f"the machine lacks {', '.join(sorted(WARPGROUP_UNITS - machine.features))}")
     if warpgroup and shape.precision:
         return Refusal("", shape.precision, "operands are split in registers, which bulk copies do not pass")
     if warpgroup and problem.no_bulk_copies:

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Literal
 
 from tilewright.dataclass import dataclass
-from tilewright.decision import Cost, Decision, Refusal
+from tilewright.decision import Cost, Decision, Proposal, Refusal
 from tilewright.errors import ScheduleError
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
@@ -30,7 +29,7 @@ from tilewright.instruction.block_tiles import (
 )
 from tilewright.instruction.mma.deduce import deduce_mma
 from tilewright.instruction.mma.eligibility import usable
-from tilewright.instruction.mma.policy import Options, Policy
+from tilewright.instruction.mma.policy import Options, Policy, Table
 from tilewright.instruction.mma.problem import MmaProblem, bits, element_type
 from tilewright.instruction.mma.schedule import LISTS, MmaSchedule
 from tilewright.instruction.mma.target import MmaIntrinsic, MmaTarget, mma_target, view
@@ -40,10 +39,12 @@ from tilewright.intrinsics.intrinsic import Intrinsic
 from tilewright.intrinsics.registry import Registry, standard
 from tilewright.intrinsics.shapes import multiply_add
 from tilewright.layouts.bits import log2, power_from
-from tilewright.layouts.copy_engine import CLUSTERS
 from tilewright.machine.description import Gpu
+from tilewright.machine.units import CLUSTERS
 from tilewright.operator.rules.gpu_product import BlockShape
+from tilewright.options import OPAQUE_MMA
 
+DEDUCTION = "the MMA deduction"  # as decisions name it
 ROUNDING = "round-to-tf32"  # the pass that rounds what instructions read as tf32
 # Chosen, where the deduction leaves it open and for multiply-adds.
 STAGES = 3  # slices of k in shared memory where copies are asynchronous: one is read while two are on their way
@@ -182,7 +183,11 @@ def block_shape(
     second, price = (str(other), f"{other.cycles:.0f} cycles") if other else ("", "")
     cost = Cost(cycles=first.cycles)
     other_cost = Cost(cycles=other.cycles) if other and asked is None else None
-    return first.shape, Decision(subject, str(first), reason, second, price, found.refused, cost, other_cost)
+    deduced = found.deduced
+    proposals = () if deduced is None else (Proposal(str(deduced), DEDUCTION, Cost(cycles=deduced.cycles)),)
+    return first.shape, Decision(
+        subject, str(first), reason, second, price, found.refused, cost, other_cost, proposals=proposals
+    )  # fmt: skip
 
 
 def _alone(tile: Candidate, sizes: tuple[int, int], cluster: int, machine: Gpu, off: Collection[str]) -> str:
@@ -204,6 +209,8 @@ def block_candidates(
 ) -> tuple[Ranking, tuple[Refusal, ...]]:  # fmt: skip
     """Every tile that a block may have on a matrix instruction, cheapest first, and why none was deduced.
 
+    What `instruction.mma` deduces is one of them; all have one price.
+
     `off` names passes that are left out, `no_bulk_copies` says why the copy engine cannot move an operand, `result` is
     the type in which the result is stored (default: that of the sums). `route` is a value of `Options.mma`; "auto"
     takes instructions of unspecified fragment layouts only where there are no others. `input_precision` is that of
@@ -213,7 +220,7 @@ def block_candidates(
     m, n, k = product.sizes
     stages = STAGES if target.async_copies else 1
     forbidden = _forbidden(target, mma, route)
-    table: Literal["wmma"] | None = "wmma" if any(not x.distributable for x in _allowed(target, forbidden)) else None
+    table: Table | None = OPAQUE_MMA if any(not x.distributable for x in _allowed(target, forbidden)) else None
     deduction = deduce_mma(mma, target, options=Options(stages=stages, forbid=forbidden, tensor_core_table=table))
     deduced: tuple[tuple[BlockShape, Intrinsic], ...] = ()
     registry = standard() if intrinsics is None else intrinsics
@@ -224,9 +231,7 @@ def block_candidates(
         precision = precision_of(record, input_precision)
         shape = BlockShape(*schedule.tile, warps, record.name, stages, precision=precision)
         deduced = ((sliced(shape, record, machine), record),)
-    records: tuple[Intrinsic, ...] = ()
-    if target.async_copies or table is not None or not deduced:
-        records = _records(target, registry, mma, forbidden)
+    records = _records(target, registry, mma, forbidden)
     if route != "auto":
         records = tuple(record for record in records if not is_warpgroup(record))
     result_bytes = dtypes.size_bytes(result) if result else bits(mma.c) // 8
@@ -275,7 +280,7 @@ def _forbidden(target: MmaTarget, mma: MmaProblem, route: str) -> frozenset[str]
     virtual = {x.name for x in target.intrinsics if x.virtual}
     told = {x.name for x in target.intrinsics if x.distributable}
     opaque = {x.name for x in target.intrinsics} - told
-    if route == "wmma":
+    if route == OPAQUE_MMA:
         return frozenset(virtual | told)
     fitting = [x for x in target.own_intrinsics if x.name in told - virtual]
     none = not any(usable(mma, fitting, Policy(aligned_only=False), Trace()))

@@ -8,8 +8,6 @@ from tilewright.dataclass import dataclass
 from tilewright.instruction.mma.tensor_core_config import MAX_THREADS
 from tilewright.kernel.target import ATTRIBUTE
 
-MATRIX_LOADS = "ldmatrix"  # the unit that loads rows of matrices for other lanes
-COPIES = "cp_async"  # the one that copies from global to shared memory while threads go on
 UNITS = "units"
 
 

@@ -1,8 +1,8 @@
 """What warps know of each other, where not only barriers of the whole block order them.
 
 Time is a count of moments of order. A warp knows of another what that did until some moment; it learns that at
-barriers, and from mbarriers, which gather what the arriving warps know. Each mbarrier has an engine, by which the
-copies that it counts are known.
+barriers, and from barriers that count arrivals, which gather what the arriving warps know. Each of these has an engine,
+by which the copies that it counts are known.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ENGINES = 128
 
 @dataclass
 class Landing:
-    """A copy that an mbarrier counts: elements `into` of a place of shared memory become `numbers`."""
+    """A copy that a barrier counts: elements `into` of a place of shared memory become `numbers`."""
 
     place: Any
     into: Array
@@ -33,7 +33,7 @@ class Landing:
 
 
 @dataclass
-class Mbarrier:
+class CountingBarrier:
     """`phase` phases are complete; of this one `pending` arrivals and `bytes` bytes are missing."""
 
     arrivals: int
@@ -69,7 +69,7 @@ class Clocks(Seen):
         self.known = np.zeros((warps + ENGINES, warps + ENGINES), np.int64)
         self.busy = np.zeros(units, np.int32)  # operations under way that read
         self.fenced = np.zeros(warps + ENGINES, np.int64)
-        self.mbarriers: dict[int, Mbarrier] = {}
+        self.barriers: dict[int, CountingBarrier] = {}
 
     # Order
 
@@ -82,11 +82,11 @@ class Clocks(Seen):
 
     def make(self, place: int, arrivals: int, maker: int) -> None:
         nothing = np.zeros(len(self.known), np.int64)
-        engine = self.warps + len(self.mbarriers) % ENGINES
-        self.mbarriers[place] = Mbarrier(arrivals, arrivals, maker, self.now, engine, nothing, nothing)
+        engine = self.warps + len(self.barriers) % ENGINES
+        self.barriers[place] = CountingBarrier(arrivals, arrivals, maker, self.now, engine, nothing, nothing)
         self.now += 1
 
-    def arrive(self, barrier: Mbarrier, warp: int, bytes_: int) -> bool:
+    def arrive(self, barrier: CountingBarrier, warp: int, bytes_: int) -> bool:
         """One arrival; False where this phase has had all of its own."""
         self.gather(barrier, warp)
         barrier.bytes += bytes_
@@ -96,21 +96,21 @@ class Clocks(Seen):
         self.settle(barrier)
         return True
 
-    def gather(self, barrier: Mbarrier, who: int) -> None:
+    def gather(self, barrier: CountingBarrier, who: int) -> None:
         barrier.gathered = np.maximum(barrier.gathered, self.known[who])
         barrier.gathered[who] = self.now
         self.now += 1
 
-    def settle(self, barrier: Mbarrier) -> None:
+    def settle(self, barrier: CountingBarrier) -> None:
         if not barrier.pending and not barrier.bytes:
             barrier.phase += 1
             barrier.pending = barrier.arrivals
             barrier.known = barrier.gathered
 
-    def passed(self, barrier: Mbarrier, parity: int) -> bool:
+    def passed(self, barrier: CountingBarrier, parity: int) -> bool:
         return barrier.phase & 1 != parity
 
-    def learn(self, warp: int, barrier: Mbarrier) -> None:
+    def learn(self, warp: int, barrier: CountingBarrier) -> None:
         self.known[warp] = np.maximum(self.known[warp], barrier.known)
 
     # Blocks that end

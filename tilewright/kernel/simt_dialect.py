@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from xdsl.ir import Dialect
 
-from tilewright.kernel import simt, simt_async, simt_warpgroup
+from tilewright.kernel import simt
+from tilewright.kernel.hopper import simt_async, simt_warpgroup
 
 Simt = Dialect(
     "simt",
@@ -13,9 +14,7 @@ Simt = Dialect(
         simt.CommitOp, simt.WaitOp,
         simt.AtomicOp, simt.LoadMatrixOp, simt.StoreMatrixOp, simt.LoadFragmentOp, simt.StoreFragmentOp, simt.MmaOp,
         simt.JoinOp, simt.PartOp,
-        simt_async.WarpBarrierOp, simt_async.MbarrierInitOp, simt_async.MbarrierArriveOp, simt_async.MbarrierWaitOp,
-        simt_async.FenceOp, simt_async.TensorLoadOp, simt_async.TensorStoreOp, simt_async.TensorCommitOp,
-        simt_async.TensorWaitOp,
+        *simt_async.OPERATIONS,
         simt_warpgroup.WarpIdOp, simt_warpgroup.ElectOp, simt_warpgroup.RegistersOp,
         simt_warpgroup.WarpgroupFenceOp, simt_warpgroup.WarpgroupMmaOp, simt_warpgroup.WarpgroupCommitOp,
         simt_warpgroup.WarpgroupWaitOp,

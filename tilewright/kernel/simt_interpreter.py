@@ -36,6 +36,9 @@ from tilewright.kernel.dialect import (
     strides_of,
 )
 from tilewright.kernel.elements import ELEMENT, Array, dtype_of, evaluate, tf32, unsigned
+from tilewright.kernel.hopper.simt_async_interpreter import HANDLERS as ASYNCHRONOUS
+from tilewright.kernel.hopper.simt_async_interpreter import WAITS, apart, waits
+from tilewright.kernel.hopper.simt_warpgroup import WARPS, WarpgroupFenceOp, WarpgroupMmaOp, WarpgroupWaitOp
 from tilewright.kernel.records import record_of
 from tilewright.kernel.simt import (
     ROW_BYTES,
@@ -57,11 +60,7 @@ from tilewright.kernel.simt import (
     WaitOp,
     element_bytes,
 )
-from tilewright.kernel.simt_async import MbarrierWaitOp
-from tilewright.kernel.simt_async_interpreter import HANDLERS as ASYNCHRONOUS
-from tilewright.kernel.simt_async_interpreter import apart, waits
 from tilewright.kernel.simt_memory import Access, BlockMemory, Place
-from tilewright.kernel.simt_warpgroup import WARPS, WarpgroupFenceOp, WarpgroupMmaOp, WarpgroupWaitOp
 from tilewright.kernel.views import View
 
 Order = Literal["together", "ascending", "descending", "random"]
@@ -211,7 +210,7 @@ class Group:
                 self.values[results[0]] = found if operands else found[None]
             elif kind in _HANDLERS:
                 _HANDLERS[kind](self, op, active)
-            elif isinstance(op, MbarrierWaitOp):
+            elif isinstance(op, WAITS):
                 yield from waits(self, op, active)
             elif isinstance(op, BarrierOp | ClusterBarrierOp):
                 if not active.all():

@@ -319,9 +319,9 @@ class BlockMemory:
         """The end of a block: nothing may still be under way to or from its memory."""
         if self.clocks is None:
             return
-        for address, barrier in self.clocks.mbarriers.items():
+        for address, barrier in self.clocks.barriers.items():
             if barrier.landings and self.rank_of(address) == rank:
-                self.fail(op, f"the block ends before the copies that the mbarrier at byte {address} counts are there")
+                self.fail(op, f"the block ends before the copies that the barrier at byte {address} counts are there")
         own = np.array_split(self.clocks.busy, self.kernel.blocks)[rank]
         if own.any():
             self.fail(op, "the block ends while its memory is read by an operation that is under way")

@@ -27,7 +27,7 @@ from xdsl.traits import IsolatedFromAbove, IsTerminator, NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright.errors import InvalidProgram
-from tilewright.kernel import bulk_stores, circular_buffer, simt, simt_async, simt_warpgroup
+from tilewright.kernel import bulk_stores, circular_buffer, simt
 from tilewright.kernel.dialect import (
     FirstOp,
     FuncOp,
@@ -43,6 +43,7 @@ from tilewright.kernel.dialect import (
     UnstageOp,
 )
 from tilewright.kernel.elements import ELEMENT
+from tilewright.kernel.hopper import simt_async, simt_warpgroup
 
 INTEGER_WIDTHS = (1, 8, 16, 32, 64)
 _CONTROL = (ModuleOp, scf.ForOp, scf.IfOp, scf.YieldOp, arith.ConstantOp)
@@ -53,8 +54,7 @@ VIEW_OPERANDS: dict[type[Operation], tuple[int, ...]] = {
     simt.LoadMatrixOp: (0,), simt.StoreMatrixOp: (1,), simt.LoadFragmentOp: (0,), simt.StoreFragmentOp: (1,),
     circular_buffer.ProduceOp: (0,), circular_buffer.BulkLoadOp: (0, 1), circular_buffer.ConsumerWaitOp: (0,),
     circular_buffer.ConsumerReleaseOp: (0,), circular_buffer.StagedDotOp: (0, 1), bulk_stores.BulkStoreOp: (1,),
-    simt_async.MbarrierInitOp: (0,), simt_async.MbarrierArriveOp: (0,), simt_async.MbarrierWaitOp: (0,),
-    simt_async.TensorLoadOp: (0, 1, 3), simt_async.TensorStoreOp: (0, 2),
+    **simt_async.VIEW_OPERANDS,
 }  # fmt: skip
 
 _HELD: set[tuple[object, ...]] = set()

@@ -5,8 +5,6 @@ Facts of such units, whichever machine has them: CUDA driver API, cuTensorMapEnc
 
 from __future__ import annotations
 
-UNITS = frozenset({"mbarrier", "tma", "wgmma"})  # that warp-group products take, as machine files name them
-CLUSTERS = "cluster"  # the unit by which blocks reach each other's memory, and boxes that of several
 TENSOR_RANK = 5  # dimensions of a tensor, at most
 BOX_EXTENT = 256  # the longest side of a box
 ROW_MULTIPLE = 16  # bytes of which distances in a tensor and rows of a box are multiples

@@ -13,6 +13,8 @@ from tilewright.errors import InvalidArgument
 from tilewright.layouts.linear import PLACE, LinearLayout, dims
 from tilewright.layouts.mma import DotOperand, Wmma
 
+FORMS = (Wmma, DotOperand)  # that a tile in fragments may have, unspecified or not
+
 
 @dataclass(frozen=True)
 class Opaque(LinearLayout):

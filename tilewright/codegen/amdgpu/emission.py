@@ -48,6 +48,7 @@ class Emission(emission.Emission):
     offsets: Offsets = field(default_factory=Offsets)
     starts: dict[ir.Value, Start] = field(default_factory=dict)
     resources: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    masked_stores: int = 0  # by buffer instructions, so far
 
     def begin(self, view: SSAValue, offset: SSAValue, touched: bool) -> ir.Value:
         """Perhaps one that stands for a `Start`, where a view is only read or only written.

@@ -17,6 +17,8 @@ from tilewright.codegen.gpu.memory import Condition, all_of, moved, read_where
 from tilewright.codegen.values import I8, I16, I32, mangle
 from tilewright.kernel import dialect as tile
 
+STORES_TOGETHER = 8  # under a condition: each has its own offset of the wave, in a scalar register of about a hundred
+
 
 def read(
     at: Emission, place: Place, base: ir.Value, offset: int, count: int, align: int, condition: Condition | None
@@ -54,6 +56,10 @@ def write(
         stored = vector(at.builder, to_words(at.builder, values, word))
         name = f"llvm.amdgcn.raw.ptr.buffer.store.{mangle(stored.type)}"
         at.call(name, ir.VoidType(), [stored, *_of_buffer(at, place, start, offset * place.bytes, condition)])
+        if condition:
+            at.masked_stores += 1
+            if at.masked_stores % STORES_TOGETHER == 0:  # else LLVM computes the offsets of all stores before the first
+                at.call("llvm.amdgcn.sched.barrier", ir.VoidType(), [I32(0)])
         return
     if condition:
         with at.branch(all_of(at, [condition])):

@@ -19,9 +19,10 @@ from tilewright.codegen.nvptx.emission import GLOBAL, SHARED, SPACES, Emission, 
 from tilewright.codegen.nvptx.target import Target
 from tilewright.codegen.values import I8
 from tilewright.kernel import dialect as tile
-from tilewright.kernel import simt, simt_async, simt_warpgroup
+from tilewright.kernel import simt
 from tilewright.kernel.attributes import blocks_of, registers_of
 from tilewright.kernel.block_limits import check_threads
+from tilewright.kernel.hopper import simt_async, simt_warpgroup
 
 SHARED_NAME = "shared"
 

@@ -13,7 +13,8 @@ from tilewright.codegen.gpu.elements import known
 from tilewright.codegen.nvptx.emission import I32, Emission, from_words, resized, to_words
 from tilewright.codegen.nvptx.memory import read, write
 from tilewright.kernel import dialect as tile
-from tilewright.kernel import simt, simt_async
+from tilewright.kernel import simt
+from tilewright.kernel.hopper import simt_async
 from tilewright.kernel.passes.common.effects import PURE
 
 LANES = 32

@@ -11,7 +11,7 @@ from tilewright.codegen.host_program import TensorMap
 from tilewright.codegen.nvptx.emission import I16, I32, I64, Emission, resized
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
-from tilewright.kernel import simt_async
+from tilewright.kernel.hopper import simt_async
 from tilewright.kernel.simt import element_bytes
 
 MAP_BYTES = 128

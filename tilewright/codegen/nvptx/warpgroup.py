@@ -12,7 +12,7 @@ from tilewright.codegen.nvptx.emission import I1, I32, I64, Emission, Place, fro
 from tilewright.codegen.values import F32
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
-from tilewright.kernel import simt_warpgroup
+from tilewright.kernel.hopper import simt_warpgroup
 from tilewright.kernel.indices import constant_index
 from tilewright.kernel.records import dtypes_of, extents_of_record, record_of
 from tilewright.kernel.simt import element_bytes

@@ -121,6 +121,27 @@ def test_products_reach_matrix_instructions(machine: str) -> None:
     assert all(each.vector_spills == 0 for each in code.resources.values())
 
 
+@pytest.mark.parametrize("machine", ["gfx90a", "gfx942", "gfx1100", "gfx1201"])
+@pytest.mark.parametrize(("sizes", "by_columns"), [((7, 17, 13), ""), ((17, 3, 5), "a"), ((101, 67, 131), "b")])
+def test_products_of_odd_sizes(sizes: tuple[int, int, int], by_columns: str, machine: str) -> None:
+    """On tiles of the grid that every GPU has; the rule that deduces a tile is only one that proposes some."""
+    (m, n, k), b = sizes, GraphBuilder()
+    x = b.input("x", (k, m) if by_columns == "a" else (m, k), "f16")
+    w = b.input("w", (n, k) if by_columns == "b" else (k, n), "f16")
+    graph = b.finish([linalg.matmul(x, w, transpose_a=by_columns == "a", transpose_b=by_columns == "b")])
+    target = resolve(machine)
+    assert isinstance(target, Gpu)
+    plan = make_plan(graph, target, 1)
+    assert [each.by for decision in plan.decisions for each in decision.proposals] == ["the MMA deduction"]
+    placement = Placement(plan)
+    program = gpu.tile_program(plan, placement, target)
+    gpu.distribute(program, Options(verify_each=True))
+    arrays = [RNG.integers(-3, 4, static_shape(each.shape)).astype(np.float16) for each in graph.inputs]
+    found = np.zeros(m * n, np.float16)
+    run_main(program, [each.reshape(-1) for each in arrays], [found], placement.packed(plan))
+    np.testing.assert_array_equal(found.reshape(m, n), evaluate(graph, arrays)[0])
+
+
 def test_forms_of_a_program(tmp_path: Path) -> None:
     *_, program = prepared("gelu", "gfx1201")
     source, target = tmp_path / "gelu.tile", tmp_path / "gelu.o"

@@ -149,6 +149,23 @@ def test_random_products(seed: int) -> None:
     check(product(dtype, (m, n, k), transposes, batch, bool(rng.integers(2)), epilogue), machine)
 
 
+@pytest.mark.parametrize("sizes", [(7, 17, 13), (17, 2, 1), (101, 67, 131), (1, 17, 7)], ids=str)
+@pytest.mark.parametrize(("dtype", "transposes"), [("f16", ""), ("i8", "b")])
+def test_products_of_odd_sizes_without_asynchronous_copies(
+    sizes: tuple[int, int, int], dtype: str, transposes: str
+) -> None:
+    check(product(dtype, sizes, transposes), "sm_75")
+
+
+def test_kernels_whose_loads_pass_registers_do_not_spill_for_more_blocks() -> None:
+    """`ptxas` takes 168 registers and spills 40 bytes of a tile of 64 x 32 x 64 bytes on one warp, if it is let."""
+    graph = graph_of(product("i8", (1024, 1024, 1024), "b"))
+    code = tilewright.compile(graph, machine="sm_75", options=Options(cache=False)).artifact.code.decode()
+    assert ".minnctapersm 1" in code
+    taken = ptxas.check(code, "sm_75")
+    assert taken is None or {each.spills for each in taken.values()} == {0}
+
+
 def constant(b: GraphBuilder, extents: tuple[int, ...], dtype: str) -> Tensor:
     values = np.random.default_rng(len(b.constants)).standard_normal(extents) * 0.3
     return b.constant(values.astype(dtypes.numpy_dtype(dtype)))

@@ -13,6 +13,7 @@ from tilewright.errors import ScheduleError
 from tilewright.instruction.mma.problem import MmaProblem, Sizes, bits
 from tilewright.instruction.mma.schedule import MmaSchedule
 from tilewright.instruction.mma.target import MmaTarget
+from tilewright.options import DOCUMENTED_MMA, OPAQUE_MMA, MmaFamily
 
 CACHE_LINE_BITS = 1024  # 128 bytes, which a staged slice of a row should fill
 
@@ -103,8 +104,12 @@ class Policy:
 
 Path = Literal["VD", "VD+upcast", "TF", "TF+pad", "TC", "SIMT", "WR", "GTF"]
 PATHS: Final[tuple[Path, ...]] = ("VD", "VD+upcast", "TF", "TF+pad", "TC", "SIMT", "WR", "GTF")
-Route = Literal["mma.sync", "wmma"]  # two families of matrix instructions of one vendor
-TABLES: Final[Mapping[str, tuple[Route, ...]]] = {"auto": ("mma.sync", "wmma"), "wmma": ("wmma",)}
+Route = MmaFamily
+TABLES: Final[Mapping[str, tuple[Route, ...]]] = {
+    "auto": (DOCUMENTED_MMA, OPAQUE_MMA),
+    OPAQUE_MMA: (OPAQUE_MMA,),
+}
+Table = Literal["auto", "wmma"]  # keys of `TABLES`
 
 
 @dataclass(frozen=True)
@@ -130,7 +135,7 @@ class Options:
     force_intrinsic: str | None = None
     forbid: frozenset[str] = frozenset()
     prefetch: bool = False
-    tensor_core_table: Literal["auto", "wmma"] | None = None
+    tensor_core_table: Table | None = None
     cost: CostModel | None = None
     compute_units: int | None = None
     cutoffs: tuple[float, float, float] | None = None

@@ -12,6 +12,7 @@ from tilewright.instruction.mma.problem import ElementType, element_type
 from tilewright.intrinsics.intrinsic import GROUP_LANES, Fragment, Intrinsic, Loop, LoopKind
 from tilewright.intrinsics.registry import Registry, standard
 from tilewright.machine import Gpu, Machine, resolve
+from tilewright.machine.units import COPIES
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ def mma_target(machine: Machine | str, registry: Registry | None = None) -> MmaT
         machine.shared_bytes_per_block, machine.load_bits,
         tuple(each for each in listed if each.subgroup in machine.warp_sizes),
         tuple(each for each in listed if each.subgroup not in machine.warp_sizes),
-        facts.vector_distribution, facts.reduction_rows, facts.tensor_core_table, "cp_async" in machine.features,
+        facts.vector_distribution, facts.reduction_rows, facts.tensor_core_table, COPIES in machine.features,
         {str(operation): {str(found): seeds for found, seeds in table.items()}
          for operation, table in facts.size_class_seeds.items()},
     )  # fmt: skip

@@ -20,6 +20,7 @@ from tilewright.instruction.mma.target import MmaIntrinsic, view
 from tilewright.intrinsics.elements import bits as bits_of_dtype
 from tilewright.intrinsics.registry import standard
 from tilewright.machine.targets import capability as capability_of
+from tilewright.options import DOCUMENTED_MMA, OPAQUE_MMA
 
 Schedule = Literal["registers", "load-first", "tensor-core"]
 Extents = tuple[int, int, int]  # along m, n and k
@@ -30,7 +31,7 @@ ROW_ALIGNMENT = 16  # bytes: of the rows of a tile in shared memory
 NARROWEST_COPY = 4  # bytes
 SPARE_REGISTERS = 32  # per thread, for addresses and counters
 
-DOCUMENTED: Final[Mapping[Route, bool]] = {"mma.sync": True, "wmma": False}  # whether fragment layouts are
+DOCUMENTED: Final[Mapping[Route, bool]] = {DOCUMENTED_MMA: True, OPAQUE_MMA: False}  # whether fragment layouts are
 FEWEST_STAGES: Final[Mapping[Schedule, int]] = {"registers": 1, "load-first": 2, "tensor-core": 3}
 
 
@@ -48,7 +49,7 @@ class MatmulConfig:
     threads: tuple[int, int, int] | None
     stages: int | None = 1
     store_stage: int | None = 1
-    route: Route = "mma.sync"
+    route: Route = DOCUMENTED_MMA
     pad: int = 0
     vector_bits: int = 128
     max_regs: int = 255

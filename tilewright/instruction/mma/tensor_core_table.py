@@ -29,6 +29,7 @@ from tilewright.instruction.mma.tensor_core_config import (
     warps,
 )
 from tilewright.instruction.mma.trace import Trace
+from tilewright.options import DOCUMENTED_MMA, OPAQUE_MMA
 
 
 class Row(NamedTuple):
@@ -57,7 +58,7 @@ ROWS: Final[Mapping[ElementType, tuple[Row, ...]]] = {
     "f16": WIDE_ROWS + NARROW_ROWS, "f32": NARROW_ROWS, "bf16": WIDE_ROWS + NARROW_ROWS,
 }  # fmt: skip
 
-PIPELINES: Final[Mapping[Route, Pipeline]] = {"mma.sync": "tensor-core-mma-sync", "wmma": "tensor-core"}
+PIPELINES: Final[Mapping[Route, Pipeline]] = {DOCUMENTED_MMA: "tensor-core-mma-sync", OPAQUE_MMA: "tensor-core"}
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def _take(
         trace.add("table.row", row.block, row.threads, row.stages, (f"m*n = {m * n} < {row.least_elements}",))
         return None
     stages = row.stages if target.async_copies and k != row.block[2] else 1
-    pad = ROW_ALIGNMENT * 8 // bits(x.a) if route == "wmma" else 0  # the other route swizzles
+    pad = ROW_ALIGNMENT * 8 // bits(x.a) if route == OPAQUE_MMA else 0  # the other route swizzles
     config = MatmulConfig(row.block, (*row.threads, 1), stages, route=route, pad=pad)
     types = scheduled.a, scheduled.b, scheduled.c
     broken = [

@@ -10,12 +10,14 @@ import pytest
 from tilewright.expr.graph import GraphBuilder
 from tilewright.expr.ops import linalg
 from tilewright.instruction import block_tiles
-from tilewright.instruction.block_tiles import Ranking, Reading, extents, registers
+from tilewright.instruction.block_tiles import Ranking, Reading, extents, registers, scalar_registers
 from tilewright.instruction.gpu_products import GpuProducts, block_candidates, block_shape
 from tilewright.instruction.products import find_product
+from tilewright.intrinsics.registry import standard
 from tilewright.kernel.passes.gpu import tf32x3
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
+from tilewright.operator.rules.gpu_product import BlockShape
 
 Sizes = tuple[int, int, int]
 
@@ -74,7 +76,7 @@ def test_three_products_hold_sums_of_a_step_for_as_many_as_the_pass_computes_tog
     found = ranked((4096, 4096, 4096), "sm_80", "f32", input_precision="tf32x3", route="mma.sync").candidates[0]
     one = replace(found.shape, precision="")
     fragments = (one.m // one.warps[0] + one.n // one.warps[1]) * 8 // 32
-    assert found.registers == registers(one, found.record, 32) + 2 * fragments + 4 * block_tiles.TOGETHER
+    assert found.registers == registers(one, found.record, gpu("sm_80")) + 2 * fragments + 4 * block_tiles.TOGETHER
 
 
 def test_three_products_are_of_single_warps() -> None:
@@ -172,9 +174,7 @@ def test_candidates_keep_their_limits(sizes: Sizes) -> None:
         rows = m * shape.warps[0] // (4 if each.warpgroup else 1)
         assert (shape.m % rows, shape.n % (n * shape.warps[1]), shape.k % k) == (0, 0, 0)
         assert each.shared_bytes <= machine.shared_bytes_per_block
-        assert (
-            registers(shape, each.record, machine.warp_sizes[0]) == each.registers <= machine.max_registers_per_thread
-        )
+        assert registers(shape, each.record, machine) == each.registers <= machine.max_registers_per_thread
 
 
 def test_what_threads_load_passes_their_registers() -> None:
@@ -189,9 +189,91 @@ def test_what_threads_load_passes_their_registers() -> None:
 
 
 def test_threads_of_wider_warps_hold_less() -> None:
+    narrow, wide, none = (replace(gpu("sm_80"), warp_sizes=(lanes,)) for lanes in (32, 64, 1 << 30))
     for each in ranked((256, 256, 256), "sm_80").candidates:
-        fixed = registers(each.shape, each.record, 1 << 30)
-        assert registers(each.shape, each.record, 64) - fixed == (each.registers - fixed) // 2 > 0
+        fixed = registers(each.shape, each.record, none)
+        assert registers(each.shape, each.record, narrow) == each.registers
+        assert registers(each.shape, each.record, wide) - fixed == (each.registers - fixed) // 2 > 0
+
+
+# Machines without asynchronous copies, whose threads load what they copy; on most lanes load their fragments too.
+BY_REGISTERS = ("sm_75", "gfx908", "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201")
+
+
+@pytest.mark.parametrize("machine", BY_REGISTERS)
+@pytest.mark.parametrize("sizes", [(2048, 2048, 2048), (2041, 1037, 1031), (16, 4096, 4096), (7, 17, 13)], ids=str)
+def test_every_machine_ranks_the_grid_and_what_is_deduced(sizes: Sizes, machine: str) -> None:
+    found = ranked(sizes, machine)
+    deduced = found.deduced
+    assert deduced is not None
+    assert deduced in found.candidates
+    assert len({(each.shape.m, each.shape.n, each.shape.k) for each in found.candidates}) > 1
+    assert found.candidates[0].cycles <= deduced.cycles
+
+
+@pytest.mark.parametrize("machine", BY_REGISTERS)
+def test_what_the_grid_proposes_fits_the_registers_of_a_block(machine: str) -> None:
+    facts = gpu(machine)
+    for each in ranked((2048, 2048, 2048), machine).candidates:
+        threads = each.shape.warps[0] * each.shape.warps[1] * facts.warp_sizes[0]
+        most = min(facts.max_registers_per_thread, facts.registers_per_multiprocessor // threads)
+        assert each.deduced or each.registers <= most
+
+
+def test_k_tiles_pass_registers_where_no_copy_is_asynchronous() -> None:
+    """128 x 64 x 32 halves on 4 warps are 24 words of a thread; single halves take a register each."""
+    machine, record = gpu("sm_75"), standard().find("mma_m16n8k8_f16_f32")
+    shape = BlockShape(128, 64, 32, (2, 2), record.name)
+    free = registers(shape, record, replace(machine, features=frozenset({"cp_async"})))
+    assert registers(shape, record, machine) == free + (128 + 64) * 32 // 2 // 128
+    assert registers(shape, record, machine, (True, True)) == free + (128 + 64) * 32 // 128
+
+
+def test_lanes_that_load_hold_the_fragments_of_a_k_tile() -> None:
+    """RDNA 3 has 8 registers of a lane for 16 x 16 halves, of a and of b alike."""
+    machine, record = gpu("gfx1100"), standard().find("wmmar3_16x16x16_f16_f32")
+    one, two = (registers(BlockShape(64, 128, k, (2, 2), record.name), record, machine) for k in (16, 32))
+    passing = (64 + 128) * 16 // 2 // 128
+    assert two - one == (2 + 4) * 8 + passing
+
+
+def test_more_spare_registers_refuse_tiles() -> None:
+    machine = gpu("gfx1100")
+    usual, fewer = (ranked((2048, 2048, 2048), each) for each in (machine, replace(machine, spare_registers=120)))
+    assert {each.shape for each in fewer.candidates if not each.deduced} < {each.shape for each in usual.candidates}
+    assert "registers" in {refusal.rule for refusal in fewer.refused}
+
+
+def test_elements_that_are_loaded_alone_hold_scalar_registers() -> None:
+    """Of 102 on CDNA each has one for its offset: 128 x 128 bytes of both operands, on 256 threads, have 128."""
+    machine, record = gpu("gfx942"), standard().find("mfma_16x16x32_s8_s32")
+    shape = BlockShape(128, 128, 128, (2, 2), record.name)
+    assert scalar_registers(shape, machine, (True, True)) == 128 + block_tiles.SPARE_SCALARS > 102
+    ragged, aligned = (
+        ranked((2041, 1037, 1031), machine, "i8", reading=Reading(loaded=(each, each))) for each in (True, False)
+    )
+    tiles = [{each.shape for each in ranking.candidates if not each.deduced} for ranking in (ragged, aligned)]
+    assert tiles[0] < tiles[1]
+    assert "scalar registers" in {refusal.rule for refusal in ragged.refused}
+
+
+@pytest.mark.parametrize(
+    ("machine", "dtype"), [("sm_75", "f16"), ("gfx942", "f16"), ("gfx1201", "f16"), ("sm_80", "f16")]
+)
+def test_decisions_record_what_is_deduced_with_its_cycles(machine: str, dtype: str) -> None:
+    b = GraphBuilder()
+    graph = b.finish([linalg.matmul(b.input("x", (2048, 2048), dtype), b.input("w", (2048, 2048), dtype))])
+    product, _ = find_product(graph.nodes[0], GpuProducts(gpu(machine)))
+    assert product is not None
+    _, decision = block_shape(product, gpu(machine), result=dtype)
+    (proposal,) = decision.proposals
+    assert proposal.by == "the MMA deduction"
+    assert decision.cost is not None
+    assert proposal.cost is not None
+    assert (decision.cost.cycles or 0) <= (proposal.cost.cycles or 0)
+    assert (
+        f"proposed by the MMA deduction: {proposal.candidate} ({proposal.cost.cycles:.0f} cycles)" in decision.explain()
+    )
 
 
 def test_decisions_name_the_record_and_what_came_second() -> None:

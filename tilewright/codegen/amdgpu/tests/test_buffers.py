@@ -39,6 +39,9 @@ _STUBS = """
 @wrong = global i32 0
 declare ptr @malloc(i64)
 declare i32 @llvm.umin.i32(i32, i32)
+define void @amd.sched.barrier(i32 %mask) {
+  ret void
+}
 define ptr @amd.make.buffer.rsrc.p8.p1(ptr %base, i16 %stride, i64 %size, i32 %flags) {
   %r = call ptr @malloc(i64 16)
   store ptr %base, ptr %r

@@ -26,7 +26,7 @@ from tilewright.kernel.block_limits import check_threads
 from tilewright.kernel.bulk_stores import BulkStoreOp
 from tilewright.kernel.dialect import FuncOp, operations, shape
 from tilewright.kernel.elements import ELEMENT
-from tilewright.kernel.facts import MATRIX_LOADS, NOTHING, facts_of
+from tilewright.kernel.facts import NOTHING, facts_of
 from tilewright.kernel.passes.common.settings import one_of, power_of_two
 from tilewright.kernel.passes.gpu.distribution.access import (
     ACCESS_BYTES,
@@ -59,6 +59,7 @@ from tilewright.layouts.access import GlobalAccess, global_access
 from tilewright.layouts.blocked import initial_blocked
 from tilewright.layouts.linear import LinearLayout
 from tilewright.layouts.opaque import Opaque
+from tilewright.machine.units import MATRIX_LOADS
 
 STAGE_C = ("auto", "on", "off")
 ENOUGH = 1.3  # times the sectors of the best layout: to pass through shared memory costs more

@@ -21,7 +21,7 @@ from tilewright.kernel.axis_info import AxisAnalysis
 from tilewright.kernel.bulk_stores import BulkStoreOp, FinishStoresOp
 from tilewright.kernel.dialect import I1, INDEX, FuncOp, element, shape, strides_of
 from tilewright.kernel.elements import ELEMENT
-from tilewright.kernel.facts import MATRIX_LOADS, NOTHING, facts_of
+from tilewright.kernel.facts import NOTHING, facts_of
 from tilewright.kernel.passes.common.effects import PURE
 from tilewright.kernel.passes.common.settings import one_of, power_of_two
 from tilewright.kernel.passes.gpu.distribution.access import ACCESS_BYTES, Access
@@ -53,6 +53,7 @@ from tilewright.layouts.access import matrix_load
 from tilewright.layouts.linear import LinearLayout
 from tilewright.layouts.opaque import Opaque
 from tilewright.layouts.reduction import reduction
+from tilewright.machine.units import MATRIX_LOADS
 
 COMBINE_FLOATS = {"sum": arith.AddfOp, "prod": arith.MulfOp, "max": arith.MaximumfOp, "min": arith.MinimumfOp}
 COMBINE_SIGNED = {"sum": arith.AddiOp, "prod": arith.MuliOp, "max": arith.MaxSIOp, "min": arith.MinSIOp}

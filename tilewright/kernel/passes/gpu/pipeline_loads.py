@@ -16,7 +16,7 @@ from tilewright.dataclass import dataclass
 from tilewright.kernel import dialect as tile
 from tilewright.kernel.attributes import stages_of
 from tilewright.kernel.dialect import INDEX, FuncOp, element, operations, shape
-from tilewright.kernel.facts import COPIES, NOTHING, facts_of
+from tilewright.kernel.facts import NOTHING, facts_of
 from tilewright.kernel.passes.common.settings import at_least, one_of
 from tilewright.kernel.passes.common.trip import computed, only_user
 from tilewright.kernel.passes.gpu.distribution.access import aligned, coalesced, neighbours
@@ -28,6 +28,7 @@ from tilewright.kernel.simt import COPY_BYTES, SHARED, element_bytes
 from tilewright.layouts.access import SECTOR_BYTES, contiguity
 from tilewright.layouts.linear import LinearLayout
 from tilewright.layouts.opaque import Opaque
+from tilewright.machine.units import COPIES
 
 SCHEDULES: Final = ("auto", "tensor-core", "load-first")
 """When a trip copies for a later one: before it computes, or behind; or as the products of the loop want it."""

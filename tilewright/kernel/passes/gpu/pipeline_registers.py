@@ -10,6 +10,7 @@ from xdsl.passes import ModulePass
 
 from tilewright.dataclass import dataclass
 from tilewright.kernel import dialect as tile
+from tilewright.kernel.attributes import BLOCKS, blocks_of, registers_of
 from tilewright.kernel.dialect import INDEX, FuncOp, operations, shape
 from tilewright.kernel.passes.common.rules.control import trips
 from tilewright.kernel.passes.common.trip import again, computed, only_user
@@ -27,6 +28,8 @@ class PipelineRegistersPass(ModulePass):
     Legal for loads whose only use is a conversion, perhaps of another shape, of memory that the kernel does not write,
     at offsets and under bounds that only the loop's counter and values from outside decide, in loops of two trips or
     more. Needs `assign-layouts`. For what `pipeline-loads` leaves: on machines without asynchronous copies, all.
+    A kernel of products that says nothing of its registers asks for those of one block on a multiprocessor: `ptxas`
+    13.0 otherwise spills some to make room for further blocks (168 registers and 40 bytes instead of 196).
     """
 
     name = "pipeline-registers"
@@ -36,15 +39,19 @@ class PipelineRegistersPass(ModulePass):
             if isinstance(kernel, FuncOp) and not kernel.block:
                 ops = operations(kernel.body)
                 written = {each.view for each in ops if isinstance(each, tile.StoreOp)}
-                for loop in [each for each in ops if isinstance(each, scf.ForOp)]:
-                    _rotate(loop, written)
+                loops = [each for each in ops if isinstance(each, scf.ForOp)]
+                rotated = [_rotate(loop, written) for loop in loops]
+                products = any(isinstance(each, tile.DotOp) for each in ops)
+                if any(rotated) and products and blocks_of(kernel) is None and registers_of(kernel) is None:
+                    kernel.attributes[BLOCKS] = IntegerAttr(1, 64)
 
 
-def _rotate(loop: scf.ForOp, written: set[SSAValue]) -> None:
+def _rotate(loop: scf.ForOp, written: set[SSAValue]) -> bool:
+    """Make the loads of a loop a trip earlier; whether there are such."""
     body, count = loop.body.block, trips(loop)
     found = {op: before for op in body.ops if (before := _ahead(op, body, written)) is not None}
     if not found or count is None or count < 2:
-        return
+        return False
     terminator = body.last_op
     assert isinstance(terminator, scf.YieldOp)
     low, step = uniform(loop.lb), uniform(loop.step)
@@ -76,6 +83,7 @@ def _rotate(loop: scf.ForOp, written: set[SSAValue]) -> None:
     values.update(zip((*body.args, *(op.result for op in found)), (end, *rotated.results), strict=True))
     again(rest, values, loop)
     replace_by_values(loop, [values.get(value, value) for value in terminator.operands])
+    return True
 
 
 def _ahead(op: Operation, body: Block, written: set[SSAValue]) -> tuple[Operation, ...] | None:

@@ -9,12 +9,12 @@ from xdsl.passes import ModulePass
 
 from tilewright.dataclass import dataclass
 from tilewright.kernel.dialect import FuncOp, Tf32Op, operations
+from tilewright.kernel.hopper.simt_warpgroup import WarpgroupFenceOp, WarpgroupMmaOp
 from tilewright.kernel.passes.gpu.distribution.matrix import reads_tf32
 from tilewright.kernel.passes.gpu.factors import computed_once, factors_of, tf32_products
 from tilewright.kernel.records import record_of
 from tilewright.kernel.rewrite import insert_before
 from tilewright.kernel.simt import JoinOp, PartOp
-from tilewright.kernel.simt_warpgroup import WarpgroupFenceOp, WarpgroupMmaOp
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from tilewright.kernel.passes.common.settings import power_of_two
 from tilewright.kernel.rewrite import erase, insert_before, replace_by_values
 from tilewright.kernel.simt import element_bytes
 from tilewright.kernel.tile_types import i64s
-from tilewright.layouts.copy_engine import CLUSTERS
+from tilewright.machine.units import CLUSTERS
 
 
 @dataclass(frozen=True)

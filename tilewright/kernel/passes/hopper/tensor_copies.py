@@ -18,6 +18,7 @@ from tilewright.kernel import dialect as tile
 from tilewright.kernel.attributes import set_warps, warps_of
 from tilewright.kernel.dialect import I1, INDEX, FuncOp, element, operations, shape
 from tilewright.kernel.facts import Facts, facts_of
+from tilewright.kernel.hopper.simt_warpgroup import ROWS, WARPS
 from tilewright.kernel.passes.common.trip import computed
 from tilewright.kernel.passes.gpu.distribution.access import row_bytes
 from tilewright.kernel.passes.gpu.distribution.matrix import check_signs
@@ -33,18 +34,17 @@ from tilewright.kernel.records import (
 )
 from tilewright.kernel.rewrite import erase, insert_before, replace_by_values
 from tilewright.kernel.simt import SHARED, element_bytes
-from tilewright.kernel.simt_warpgroup import ROWS, WARPS
 from tilewright.kernel.tensor_map_box import TensorMapBox
 from tilewright.layouts.copy_engine import (
     BOX_EXTENT,
     FRAGMENT_BYTES,
     TENSOR_RANK,
     TRANSPOSED_BYTES,
-    UNITS,
     is_distance,
     widest_span,
 )
 from tilewright.layouts.shared import NvmmaShared
+from tilewright.machine.units import WARPGROUP_UNITS
 
 if TYPE_CHECKING:
     from tilewright.intrinsics.intrinsic import Intrinsic
@@ -79,7 +79,7 @@ class TensorCopiesPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         facts = facts_of(op)
-        if not facts.units >= UNITS:
+        if not facts.units >= WARPGROUP_UNITS:
             return
         for kernel in op.body.ops:
             if isinstance(kernel, FuncOp) and not kernel.block:

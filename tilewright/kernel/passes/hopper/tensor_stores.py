@@ -18,7 +18,8 @@ from tilewright.kernel.passes.hopper.linear_form import emitted
 from tilewright.kernel.passes.hopper.tensor_copies import tensor_of
 from tilewright.kernel.rewrite import erase, insert_before
 from tilewright.kernel.simt import element_bytes
-from tilewright.layouts.copy_engine import BOX_EXTENT, UNITS, widest_span
+from tilewright.layouts.copy_engine import BOX_EXTENT, widest_span
+from tilewright.machine.units import WARPGROUP_UNITS
 
 ELEMENT_BYTES = 2  # of what leaves so: wider sums fill sectors of global memory straight from registers
 
@@ -37,7 +38,7 @@ class TensorStoresPass(ModulePass):
     name = "tensor-stores"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        if not facts_of(op).units >= UNITS:
+        if not facts_of(op).units >= WARPGROUP_UNITS:
             return
         for kernel in op.body.ops:
             if isinstance(kernel, FuncOp) and not kernel.block:

@@ -14,11 +14,11 @@ from tilewright.dataclass import dataclass
 from tilewright.kernel.attributes import BLOCKS, blocks_of, registers_of
 from tilewright.kernel.dialect import INDEX, CompareOp, FuncOp, GatherOp, LoadOp, ReturnOp, operations, written_view
 from tilewright.kernel.facts import facts_of
+from tilewright.kernel.hopper.simt_async import FenceOp, MbarrierInitOp, TensorLoadOp
+from tilewright.kernel.hopper.simt_warpgroup import WARPS, ElectOp, RegistersOp, WarpIdOp
 from tilewright.kernel.passes.common.effects import PURE
 from tilewright.kernel.rewrite import erase, insert_before
 from tilewright.kernel.simt import BarrierOp, ClusterBarrierOp, SharedOp, ThreadIdOp
-from tilewright.kernel.simt_async import FenceOp, MbarrierInitOp, TensorLoadOp
-from tilewright.kernel.simt_warpgroup import WARPS, ElectOp, RegistersOp, WarpIdOp
 from tilewright.kernel.tile_types import i64s
 
 BARRIER = 1  # of the threads that compute

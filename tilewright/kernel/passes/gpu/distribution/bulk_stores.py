@@ -13,13 +13,13 @@ from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import bulk_stores, simt
 from tilewright.kernel.dialect import element, shape
+from tilewright.kernel.hopper.simt_async import FenceOp, TensorCommitOp, TensorStoreOp, TensorWaitOp
 from tilewright.kernel.passes.gpu.distribution.access import ACCESS_BYTES, Access
 from tilewright.kernel.passes.gpu.distribution.circular_buffer import SLOT_ALIGN
 from tilewright.kernel.passes.gpu.distribution.layout import Share, canonical, layout_of, owners
 from tilewright.kernel.passes.gpu.distribution.staging import places
 from tilewright.kernel.passes.gpu.distribution.threads import Threads
 from tilewright.kernel.simt import SHARED, element_bytes
-from tilewright.kernel.simt_async import FenceOp, TensorCommitOp, TensorStoreOp, TensorWaitOp
 from tilewright.layouts.access import matrix_load
 from tilewright.layouts.linear import LinearLayout
 from tilewright.layouts.shared import NvmmaShared

@@ -16,9 +16,7 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from tilewright.kernel import circular_buffer, simt
 from tilewright.kernel import dialect as tile
-from tilewright.kernel.passes.gpu.distribution import staged_products
-from tilewright.kernel.simt import SHARED, element_bytes
-from tilewright.kernel.simt_async import (
+from tilewright.kernel.hopper.simt_async import (
     FenceOp,
     MbarrierArriveOp,
     MbarrierInitOp,
@@ -26,6 +24,8 @@ from tilewright.kernel.simt_async import (
     TensorLoadOp,
     WarpBarrierOp,
 )
+from tilewright.kernel.passes.gpu.distribution import staged_products
+from tilewright.kernel.simt import SHARED, element_bytes
 from tilewright.kernel.tensor_map_box import TensorMapBox
 
 SLOT_ALIGN = 1024  # of a swizzled tile: 8 rows of 128 bytes

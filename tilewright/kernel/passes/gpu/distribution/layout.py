@@ -16,8 +16,7 @@ from tilewright.kernel.attributes import asked_layout
 from tilewright.kernel.dialect import FuncOp, element, shape
 from tilewright.layouts.bits import power_from
 from tilewright.layouts.linear import LinearLayout, dims
-from tilewright.layouts.mma import DotOperand, Wmma
-from tilewright.layouts.opaque import Opaque, opaque
+from tilewright.layouts.opaque import FORMS, Opaque, opaque
 from tilewright.layouts.text import parse
 
 INPUTS = ("register", "lane", "warp")
@@ -56,7 +55,7 @@ def give(value: SSAValue, layout: LinearLayout) -> None:
 @lru_cache(maxsize=4096)
 def _parsed(text: str, extents: tuple[int, ...]) -> LinearLayout:
     form = parse(text)
-    if isinstance(form, Wmma | DotOperand) and form.opaque:
+    if isinstance(form, FORMS) and form.opaque:
         return opaque(form, extents)
     return canonical(form.to_linear(extents))
 

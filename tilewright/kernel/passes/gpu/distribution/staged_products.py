@@ -17,6 +17,16 @@ from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import circular_buffer
 from tilewright.kernel import dialect as tile
+from tilewright.kernel.hopper.simt_warpgroup import (
+    MOST_PENDING,
+    WARPS,
+    Matrix,
+    WarpgroupCommitOp,
+    WarpgroupFenceOp,
+    WarpgroupMmaOp,
+    WarpgroupWaitOp,
+    WarpIdOp,
+)
 from tilewright.kernel.passes.gpu.distribution.layout import Share, canonical, layout_of, shares
 from tilewright.kernel.passes.gpu.distribution.matrix import fragments
 from tilewright.kernel.passes.gpu.distribution.warpgroup import (
@@ -28,16 +38,6 @@ from tilewright.kernel.passes.gpu.distribution.warpgroup import (
 )
 from tilewright.kernel.records import extents_of_record, record_of
 from tilewright.kernel.simt import element_bytes
-from tilewright.kernel.simt_warpgroup import (
-    MOST_PENDING,
-    WARPS,
-    Matrix,
-    WarpgroupCommitOp,
-    WarpgroupFenceOp,
-    WarpgroupMmaOp,
-    WarpgroupWaitOp,
-    WarpIdOp,
-)
 from tilewright.layouts.linear import LinearLayout
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
+from tilewright.kernel.hopper.simt_warpgroup import ROWS, WARPS, Matrix
 from tilewright.kernel.passes.gpu.distribution.layout import INPUTS, canonical
 from tilewright.kernel.passes.gpu.distribution.matrix import fragment_layout, fragments, turned
 from tilewright.kernel.records import extents_of_record, is_of_four_warps
-from tilewright.kernel.simt_warpgroup import ROWS, WARPS, Matrix
 from tilewright.layouts.bits import log2
 from tilewright.layouts.linear import LinearLayout, along, dims, linear, product, repeated
 from tilewright.layouts.shared import NvmmaShared

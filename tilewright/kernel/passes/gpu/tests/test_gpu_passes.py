@@ -14,10 +14,11 @@ from xdsl.dialects import scf
 from xdsl.dialects.builtin import ModuleOp
 
 from tilewright.errors import InvalidArgument, InvalidProgram
-from tilewright.kernel import simt, simt_async
+from tilewright.kernel import simt
 from tilewright.kernel.bulk_stores import BulkStoreOp
 from tilewright.kernel.dialect import FuncOp, LoadOp, StoreOp, operations, shape, written_view
 from tilewright.kernel.facts import facts_of
+from tilewright.kernel.hopper import simt_async
 from tilewright.kernel.interpreter import run_kernel, run_main
 from tilewright.kernel.passes.gpu.barriers import BarriersPass
 from tilewright.kernel.passes.gpu.distribution.tests import programs

@@ -8,10 +8,10 @@ import pytest
 
 from tilewright.codegen.gpu.target import GpuTarget, described
 from tilewright.kernel.dialect import FuncOp, operations
+from tilewright.kernel.hopper.simt_warpgroup import RegistersOp
 from tilewright.kernel.passes.gpu.distribution.tests import programs
 from tilewright.kernel.passes.hopper.warp_specialize import REGISTERS
 from tilewright.kernel.passes.table import run_pass
-from tilewright.kernel.simt_warpgroup import RegistersOp
 from tilewright.kernel.target import ATTRIBUTE
 from tilewright.kernel.text import parse_module
 from tilewright.machine.description import Gpu

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tilewright.errors import InvalidProgram
-from tilewright.kernel import circular_buffer, groups, simt_async, simt_warpgroup, tensor_map_box
+from tilewright.kernel import circular_buffer, groups, tensor_map_box
+from tilewright.kernel.hopper import simt_async, simt_warpgroup
 from tilewright.kernel.text import parse_module, print_module
 
 G, S, B = "memref<4096xf16>", 'memref<4096xf16, "shared">', 'memref<4xi64, "shared">'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from xdsl.ir import Operation, SSAValue
@@ -11,9 +11,7 @@ from xdsl.ir import Operation, SSAValue
 from tilewright.kernel import simt_fragments as fragments
 from tilewright.kernel.dialect import FuncOp, operations
 from tilewright.kernel.elements import Array
-from tilewright.kernel.records import extents_of_record, record_of
-from tilewright.kernel.simt import BarrierOp, element_bytes
-from tilewright.kernel.simt_async import (
+from tilewright.kernel.hopper.simt_async import (
     FenceOp,
     MbarrierArriveOp,
     MbarrierInitOp,
@@ -24,9 +22,7 @@ from tilewright.kernel.simt_async import (
     TensorWaitOp,
     WarpBarrierOp,
 )
-from tilewright.kernel.simt_clocks import Clocks, Landing, Mbarrier
-from tilewright.kernel.simt_memory import Access, Place
-from tilewright.kernel.simt_warpgroup import (
+from tilewright.kernel.hopper.simt_warpgroup import (
     ROWS,
     WARPS,
     ElectOp,
@@ -39,6 +35,10 @@ from tilewright.kernel.simt_warpgroup import (
     WarpIdOp,
     matrix_of,
 )
+from tilewright.kernel.records import extents_of_record, record_of
+from tilewright.kernel.simt import BarrierOp, element_bytes
+from tilewright.kernel.simt_clocks import Clocks, CountingBarrier, Landing
+from tilewright.kernel.simt_memory import Access, Place
 from tilewright.kernel.tensor_map_box import TensorMapBox, swizzled
 
 if TYPE_CHECKING:
@@ -72,9 +72,9 @@ def _addresses(group: Group, op: Any, active: Array) -> Array:
     return np.asarray(place.view.start + index * place.view.element_bytes)
 
 
-def _barrier(group: Group, op: Operation, address: int, thread: int) -> Mbarrier:
+def _barrier(group: Group, op: Operation, address: int, thread: int) -> CountingBarrier:
     clocks = _clocks(group)
-    found = clocks.mbarriers.get(address)
+    found = clocks.barriers.get(address)
     if found is None:
         group.memory.fail(op, f"no mbarrier is initialised at byte {address}", thread)
     warp = thread // group.kernel.lanes
@@ -123,7 +123,7 @@ def waits(group: Group, op: MbarrierWaitOp, active: Array) -> Generator[Any, Non
         yield op
 
 
-def land(memory: Any, barrier: Mbarrier) -> None:
+def land(memory: Any, barrier: CountingBarrier) -> None:
     """The copies that an mbarrier counts are there."""
     clocks: Clocks = memory.clocks
     phase = barrier.phase
@@ -309,3 +309,6 @@ HANDLERS: dict[type[Operation], Any] = {
     WarpgroupCommitOp: _commit,
     WarpgroupWaitOp: _pass,
 }
+
+WAITS: Final = (MbarrierWaitOp,)
+"""Operations at which a group waits for others, by `waits`."""

@@ -9,10 +9,10 @@ copy engine for one thread; elements outside of the tensor are zeros when loaded
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from xdsl.dialects.builtin import IndexType, MemRefType, StringAttr, UnitAttr, i64
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, opt_operand_def, opt_prop_def, prop_def, traits_def
 from xdsl.traits import MemoryReadEffect, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
@@ -230,3 +230,15 @@ class TensorWaitOp(Wait, InBlock):
     """Wait until all but the `pending` latest groups of this thread's stores have read their shared memory."""
 
     name = "simt.tensor_wait"
+
+
+OPERATIONS: Final[tuple[type[Operation], ...]] = (
+    WarpBarrierOp, MbarrierInitOp, MbarrierArriveOp, MbarrierWaitOp, FenceOp, TensorLoadOp, TensorStoreOp,
+    TensorCommitOp, TensorWaitOp,
+)  # fmt: skip
+"""All of these, for the dialect."""
+
+VIEW_OPERANDS: Final[dict[type[Operation], tuple[int, ...]]] = {
+    MbarrierInitOp: (0,), MbarrierArriveOp: (0,), MbarrierWaitOp: (0,), TensorLoadOp: (0, 1, 3), TensorStoreOp: (0, 2),
+}  # fmt: skip
+"""Which operands are views, for the verifier."""

@@ -30,10 +30,10 @@ from xdsl.utils.exceptions import VerifyException
 from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError
 from tilewright.kernel.groups import Commit
+from tilewright.kernel.hopper.simt_async import SWIZZLES
 from tilewright.kernel.operation import NUMBER, NUMBERS, KernelOp, verify_word
 from tilewright.kernel.records import extents_of_record, is_of_four_warps, record_of
 from tilewright.kernel.simt import InBlock, block_of, element_bytes, is_shared
-from tilewright.kernel.simt_async import SWIZZLES
 from tilewright.kernel.tile_types import I1, INDEX, element, i64s, shape
 
 WARPS = 4  # of a group
