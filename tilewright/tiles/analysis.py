@@ -128,9 +128,7 @@ def analyse(
 class Analyser:
     """A topology on a machine: what does not depend on factors is found once."""
 
-    def __init__(
-        self, tree: TileTree, problem: Problem, resources: Resources, *, compat_evict: bool = False
-    ) -> None:
+    def __init__(self, tree: TileTree, problem: Problem, resources: Resources, *, compat_evict: bool = False) -> None:
         self.resources = resources
         self.nest = Nest(tree, problem, resources)
         self.boundaries = Boundaries(self.nest, compat_evict=compat_evict)

@@ -36,9 +36,7 @@ class Phases:
 def words(nest: Nest, level: Level, tensors: Mapping[str, Moved], which: str) -> Number:
     """Words of a level that move: "loads", "fills" or "stores" of elements of every tensor."""
     shapes = nest.problem.tensors()
-    return sum(
-        getattr(moved, which) * _width(shapes[name].dtype, level) for name, moved in tensors.items()
-    )
+    return sum(getattr(moved, which) * _width(shapes[name].dtype, level) for name, moved in tensors.items())
 
 
 def _width(dtype: str, level: Level) -> float:

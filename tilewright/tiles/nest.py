@@ -562,9 +562,7 @@ class Nest:
             self._advances[op] = found
         return self._advances[op]
 
-    def _new_part(
-        self, op: str, axis: str, path: Path, loop: LoopAt, span: Range, at: At, inside: Inside
-    ) -> Range:
+    def _new_part(self, op: str, axis: str, path: Path, loop: LoopAt, span: Range, at: At, inside: Inside) -> Range:
         """The part of a range that the step before, along a loop, did not have."""
         owner = next(name for name in self.references[loop])
         step = inside(owner, loop.axis, (*loop.tile, 0))

@@ -132,7 +132,11 @@ def working_set(tree: Node, problem: Problem, path: Path = ()) -> dict[str, Numb
 
 
 def footprints(
-    tree: Node, problem: Problem, *, dedupe: bool = False, weight: Callable[[Tensor], int] = elements,
+    tree: Node,
+    problem: Problem,
+    *,
+    dedupe: bool = False,
+    weight: Callable[[Tensor], int] = elements,
     factors: Factors | None = None,
 ) -> dict[Path, Number]:
     """For every tile, by path, what its children keep in the next memory level during one of its steps.

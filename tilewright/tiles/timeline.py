@@ -98,9 +98,7 @@ class _Timeline:
         """The first values of axes at the steps of a visit."""
 
         def first(axis: str, _: Number) -> Number:
-            return sum(
-                digits[loop] * self.point.strides[loop] for loop in self.nest.above(path) if loop.axis == axis
-            )
+            return sum(digits[loop] * self.point.strides[loop] for loop in self.nest.above(path) if loop.axis == axis)
 
         return first
 

@@ -24,9 +24,7 @@ tree
 }
 """
 SIZES = {"m": 8, "l": 16, "k": 4, "n": 4}
-FUSED = ", ".join(
-    f"@L1 for m:8, l:4{', k:4' * (op == 'S')}{', n:4' * (op == 'O')} {{ op {op} }}" for op in "SMUXZPO"
-)
+FUSED = ", ".join(f"@L1 for m:8, l:4{', k:4' * (op == 'S')}{', n:4' * (op == 'O')} {{ op {op} }}" for op in "SMUXZPO")
 SOFTMAX = f"""{ATTENTION.format(**SIZES)}
     # the running maximum and sum
     rescale Z when M by exp(old[] - new[])
