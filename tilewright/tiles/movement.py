@@ -13,6 +13,7 @@ Factors may be arrays: one evaluation then covers all trees of one topology.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import product
@@ -288,21 +289,20 @@ class Boundaries:
     def _parts(self, turn: Turn, tensor: str) -> tuple[_Part, ...]:
         """The dimensions of a tensor in groups that depend on different axes."""
         if turn not in self._known_parts:
-            groups = self._groups(turn.now, turn.before, tensor)
-            self._known_parts[turn] = tuple(self._part(turn, tensor, *group) for group in groups)
+            loops = self.nest.above(turn.where)
+            if turn.before is not None and turn.before != turn.where:
+                loops = (*loops, *self.nest.above(turn.before))
+            walked = list(dict.fromkeys(loop.axis for loop in loops))
+            shared = Counter(loop.axis for loop in turn.shared)
+            advancing = "" if turn.advancing is None else turn.advancing.axis
+            parts = []
+            for axes, dims, enumerated in self._groups(turn.now, turn.before, tensor):
+                own = tuple(axis for axis in walked if axis in axes)
+                outer = tuple((shared[axis], axis == advancing) for axis in own)
+                key = (turn.now, turn.before, tensor, dims, own, outer)
+                parts.append(_Part(axes, dims, enumerated, own, self._numbers.setdefault(key, len(self._numbers))))
+            self._known_parts[turn] = tuple(parts)
         return self._known_parts[turn]
-
-    def _part(self, turn: Turn, tensor: str, axes: frozenset[str], dims: tuple[int, ...], enumerated: bool) -> _Part:
-        loops = self.nest.above(turn.where)
-        if turn.before is not None and turn.before != turn.where:
-            loops = (*loops, *self.nest.above(turn.before))
-        walked = tuple(dict.fromkeys(loop.axis for loop in loops if loop.axis in axes))
-        outer = tuple(
-            (sum(loop.axis == axis for loop in turn.shared), turn.advancing is not None and turn.advancing.axis == axis)
-            for axis in walked
-        )
-        key = (turn.now, turn.before, tensor, dims, walked, outer)
-        return _Part(axes, dims, enumerated, walked, self._numbers.setdefault(key, len(self._numbers)))
 
     def _groups(self, now: Path | None, before: Path | None, tensor: str) -> tuple[_Group, ...]:
         key = (now, before, tensor)
@@ -313,7 +313,7 @@ class Boundaries:
     def _find_groups(self, now: Path | None, before: Path | None, tensor: str) -> tuple[_Group, ...]:
         nest, problem = self.nest, self.nest.problem
         groups: list[tuple[set[str], list[int], bool]] = []
-        visits = [path for path in (now, before) if path is not None]
+        visits = [path for path in dict.fromkeys((now, before)) if path is not None]
         for dim in range(len(nest.accesses(visits[0], tensor)[0].shape)):
             axes: set[str] = set()
             enumerated = False
@@ -347,6 +347,8 @@ class Boundaries:
         Slices that move in different ways lie in each step at another distance from each other.
         """
         problem = self.nest.problem
+        if not any((op, axis.name) in problem.derived for axis in form.terms):
+            return {frozenset((problem.names[op, axis.name], factor) for axis, factor in form.terms.items())}
         found: set[frozenset[tuple[str, int]]] = {frozenset()}
         for axis, factor in form.terms.items():
             own = {frozenset({(problem.names[op, axis.name], factor)})}

@@ -194,6 +194,7 @@ class Nest:
         self._crossing: dict[tuple[Path, int], frozenset[str]] = {}
         self._bypassed: dict[Path, frozenset[str]] = {}
         self._advances: dict[str, LoopAt | None] = {}
+        self._tops: dict[Path, Path] = {}
         self._par_tiles: dict[Path, tuple[Path, ...]] = {}
         self._moving: dict[tuple[Path, str, tuple[Path, ...]], frozenset[str]] = {}
         self._accesses: dict[tuple[Path, str], tuple[_Access, ...]] = {}
@@ -203,6 +204,7 @@ class Nest:
         self.levels = resources.levels if resources is not None else levels_of(tree)
         self.tree, self.staged = completed(tree, self.levels)
         self.nodes: dict[Path, Node] = dict(walk(self.tree))
+        self._bypasses = any(isinstance(node, Tile) and node.bypass for node in self.nodes.values())
         self.places: dict[str, Path] = {}
         for path, leaf in leaves(self.tree):
             if leaf.op in self.places or leaf.op not in {compute.name for compute in problem.computes}:
@@ -336,7 +338,10 @@ class Nest:
 
     def top(self, path: Path) -> Path:
         """The outermost tile of the nest that the tile at `path` belongs to."""
-        return next(tile for tile in (*self.around(path), path) if self.level(tile) == self.level(path))
+        if path not in self._tops:
+            level = self.level(path)
+            self._tops[path] = next(tile for tile in (*self.around(path), path) if self.level(tile) == level)
+        return self._tops[path]
 
     def visits(self, top: Path) -> tuple[Path, ...]:
         """The nodes directly below a nest, in the order in which they run."""
@@ -402,6 +407,8 @@ class Nest:
 
     def bypassed(self, top: Path) -> frozenset[str]:
         """The tensors that the level of a nest does not hold."""
+        if not self._bypasses:
+            return frozenset()
         if top not in self._bypassed:
             tiles = (node for path, node in self.nodes.items() if path in self._levels and self.top(path) == top)
             self._bypassed[top] = frozenset(name for tile in tiles for name in tile.bypass)  # type: ignore[union-attr]
