@@ -421,10 +421,11 @@ def _operator(group: Sequence[Compute], computes: Sequence[Compute], resolver: _
         for compute in group[1:]
         if compute.reduce and compute.name != output
     )
-    for producer in resolver.problem.computes:
-        for read in main.reads():
-            if read.tensor == producer.output:
-                _check_link(producer, main, read, resolver.problem)
+    for compute in group:
+        for producer in resolver.problem.computes:
+            for read in compute.reads():
+                if read.tensor == producer.output:
+                    _check_link(producer, compute, read, resolver.problem)
     work = tuple(
         Index(((variable, 1),), axis.size) if isinstance(variable, str) else variable
         for axis in main.loops

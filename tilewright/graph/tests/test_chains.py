@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
+import pytest
+
 from tilewright.expr.graph import Graph, GraphBuilder
-from tilewright.expr.ops import conv, elementwise, linalg
+from tilewright.expr.ops import conv, elementwise, linalg, norm
 from tilewright.expr.text import parse_graph
 from tilewright.graph.chain.hierarchy import Hierarchy, Store, hierarchy_of
 from tilewright.graph.chain.tests.chains import attention
@@ -115,3 +119,47 @@ def test_a_chain_without_a_plan_says_why() -> None:
     assert costed.solution is None
     assert costed.decision.chosen == "apart"
     assert costed.decision.refused[0].rule == "no-tiling"
+
+
+def random_network(seed: int) -> Graph:
+    """Products, maps, softmaxes, transposes and residuals in a random order."""
+    roll, b = random.Random(seed), GraphBuilder()
+    x = b.input("x", (roll.choice((8, 17)), roll.choice((8, 12))), "f32")
+    before = [x]
+    for number in range(roll.randint(3, 7)):
+        kind = roll.choice(("product", "product", "product", "relu", "softmax", "transpose", "residual"))
+        if kind == "product":
+            x = linalg.matmul(x, b.input(f"w{number}", (x.shape[1], roll.choice((8, 12))), "f32"))
+        elif kind == "relu":
+            x = elementwise.relu(x)
+        elif kind == "softmax":
+            x = norm.softmax(x, axis=-1)
+        elif kind == "transpose":
+            x = x.transpose((1, 0))
+        else:
+            x = x + roll.choice([each for each in before if each.shape == x.shape] or [x])
+        before.append(x)
+    return b.finish([x])
+
+
+@pytest.mark.parametrize("seeds", [range(12), range(12, 24)])
+def test_plans_of_random_networks_are_legal(seeds: range) -> None:
+    hierarchy = hierarchy_of(resolve("sm_80"))
+    planned = 0
+    for seed in seeds:
+        for costed in cost_chains(random_network(seed), hierarchy, most=2)[0]:
+            assert costed.solution is not None, (seed, costed.decision)
+            for plan in costed.solution.plans:
+                check(plan.tree, plan.chain.problem, imperfect=True, recompute=plan.recomputes)
+                planned += 1
+    assert planned > 8
+
+
+def test_a_map_that_reads_its_operand_transposed_too_ends_a_chain() -> None:
+    """Its tile of rows would need all rows of the product."""
+    b = GraphBuilder()
+    x, w = b.input("x", (8, 8), "f32"), b.input("w", (8, 8), "f32")
+    first = linalg.matmul(x, x, name="first")
+    graph = b.finish([linalg.matmul(elementwise.relu(first) + first.transpose((1, 0)), w, name="second")])
+    assert names(graph) == []
+    assert "needs all of first" in reasons(graph)[0]

@@ -124,6 +124,15 @@ REFUSED = {
         output E""",
         "E needs all of C along",
     ),
+    "a map that needs all rows": (
+        """
+        input A: f32[8, 8]
+        C: f32[m:8, l:8] += A[m, k] * A[k, l] over k:8
+        R: f32[m:8, l:8] = C[m, l] + C[l, m]
+        E: f32[m:8, n:8] += R[m, l] * A[l, n] over l:8
+        output E""",
+        "needs all of C along",
+    ),
     "no product": (
         """
         input A: f32[8, 8]
