@@ -283,7 +283,8 @@ def _way(
     if not joined or inner_loops(statements) != (vector,) or vector.size < length:
         return _Way(starts=starts)
     far = [*streams, *(read.tensor.name for read, _ in _streamed(statements, vector, machine))]
-    time = RowTime(statements, vector, lanes, machine, threads, far)
+    rows = prod(axis.size for axis in outer_loops(statements))
+    time = RowTime(statements, vector, lanes, machine, min(threads, max(1, rows)), far)
     apart, together = time.cycles((), starts), time.cycles(joined)
     if WORTH * together < apart:
         return _Way(joined, first, (), together, ("a pipeline of rows" if starts else "a pass for every sum", apart))
