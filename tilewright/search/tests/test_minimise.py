@@ -195,11 +195,11 @@ def test_a_killed_search_is_continued(tmp_path: Path) -> None:
 
 PRESSED = """
 import sys, time
-from concurrent.futures import ProcessPoolExecutor
 from tilewright.search.minimise import minimise
 from tilewright.search.tests.test_minimise import METHODS, late_first
+from tilewright.search.workers import processes
 if __name__ == "__main__":
-    with ProcessPoolExecutor(2) as executor:
+    with processes(2) as executor:
         found = minimise(late_first, METHODS["tree_search"]()[1], executor=executor, trace=sys.argv[1])
     print(found.stopped, len(found.trace.steps), found.best is not None)
 """
@@ -215,7 +215,11 @@ def test_ctrl_c_at_a_terminal_reaches_the_workers_too_and_keeps_what_is_stored(t
     while (not path.exists() or path.read_bytes().count(b"\n") < 12) and time.monotonic() < began + 60:
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+    try:
+        output, _ = process.communicate(timeout=60)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
     stopped, count, found = output.split()
     assert (stopped, found) == ("interrupted", "True")
     assert len(Trace.read(path).steps) == int(count) >= 10
