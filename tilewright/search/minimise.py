@@ -58,9 +58,9 @@ def minimise(
     """Search the space of `method` for the point of least seconds.
 
     With an `executor` the points of a batch are evaluated at the same time; a process pool needs a cost and points that
-    pickle (`workers.processes` makes one that bears Ctrl-C). `trace` names a file that gets every evaluation; a search that is in it already is continued. `records`
-    keep outcomes: one of an equal search is returned at once, with an empty trace. `notes` are JSON values on which the
-    cost depends. After KeyboardInterrupt the best so far is returned.
+    pickle; `workers.processes` makes one that bears Ctrl-C. `trace` names a file that gets every evaluation; a search
+    that is in it already is continued. `records` keep outcomes: one of an equal search is returned at once, with an
+    empty trace. `notes` are JSON values on which the cost depends. After KeyboardInterrupt the best so far is returned.
 
     Raises InvalidFile where the trace is damaged or of another search (space, method, seed, notes), InvalidArgument
     where it cannot be written.
