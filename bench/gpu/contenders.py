@@ -184,7 +184,7 @@ def _path(name: str, case: Case, folder: Path) -> Path:
 
 
 def _has_clusters(machine: str) -> bool:
-    from tilewright.layouts.copy_engine import CLUSTERS
+    from tilewright.machine.units import CLUSTERS
     from tilewright.machine.registry import resolve
 
     return CLUSTERS in resolve(machine).features
