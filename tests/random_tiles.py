@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tilewright.dataclass import dataclass
 from tilewright.expr.text import parse_graph
-from tilewright.tiles.nest import Nest, Unanalysable
+from tilewright.tiles.nest import Topology, Unanalysable
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Level, Resources
 from tilewright.tiles.tree import ONCE, Binding, Kind, Leaf, Loop, Scope, Stage, Tile, TileTree
@@ -108,7 +108,7 @@ def random_case(roll: random.Random, texts: Sequence[str] = PROBLEMS) -> Case:
 
 def _holds(tree: TileTree, problem: Problem) -> bool:
     """Whether every tensor has a level that holds it."""
-    nest = Nest(tree, problem)
+    nest = Topology(tree, problem)
     try:
         return all(nest.source(top, name) >= 0 for top in nest.tops for name in problem.tensors())
     except (Unanalysable, IndexError):

@@ -184,8 +184,8 @@ def _path(name: str, case: Case, folder: Path) -> Path:
 
 
 def _has_clusters(machine: str) -> bool:
-    from tilewright.machine.units import CLUSTERS
     from tilewright.machine.registry import resolve
+    from tilewright.machine.units import CLUSTERS
 
     return CLUSTERS in resolve(machine).features
 

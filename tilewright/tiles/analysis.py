@@ -16,7 +16,7 @@ from tilewright.expr import dtypes
 from tilewright.tiles.energy import access_energies, mac_energy
 from tilewright.tiles.latency import Phases, phases, stepwise, words
 from tilewright.tiles.movement import Boundaries, Point
-from tilewright.tiles.nest import Nest, Unanalysable
+from tilewright.tiles.nest import Topology, Unanalysable
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import (
     Level,
@@ -130,7 +130,7 @@ class Analyser:
 
     def __init__(self, tree: TileTree, problem: Problem, resources: Resources, *, compat_evict: bool = False) -> None:
         self.resources = resources
-        self.nest = Nest(tree, problem, resources)
+        self.nest = Topology(tree, problem, resources)
         self.boundaries = Boundaries(self.nest, compat_evict=compat_evict)
 
     def analysis(self, factors: Any = None, *, mode: Mode = "phases", exact_pipe: bool = False) -> Analysis:
@@ -244,7 +244,7 @@ class Analyser:
         return {name: Moved(reads.get(name, 0), reads.get(name, 0), writes.get(name, 0)) for name in names}
 
 
-def _instances(node: Node, nest: Nest, level: int, point: Point, path: Path) -> Number:
+def _instances(node: Node, nest: Topology, level: int, point: Point, path: Path) -> Number:
     """How many instances of a level a subtree uses."""
     if isinstance(node, Tile) and nest.level(path) < level:
         used = _instances(node.child, nest, level, point, (*path, 0))

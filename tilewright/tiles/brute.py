@@ -28,7 +28,7 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 
 from tilewright.dataclass import dataclass
-from tilewright.tiles.nest import LoopAt, Nest, bound
+from tilewright.tiles.nest import LoopAt, Topology, bound
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Number, Resources
 from tilewright.tiles.traffic import Moved, Traffic
@@ -47,11 +47,11 @@ def walk(
     public artifact of TileFlow does: `Pipe` drops slices as `Seq` does, and a first partial sum is loaded as well.
     Raises Unanalysable for a tree without a defined movement. The time is proportional to the steps of the tree.
     """
-    nest = Nest(tree, problem, resources)
+    nest = Topology(tree, problem, resources)
     return walk_nest(nest, bound(nest), compat_evict=compat_evict)
 
 
-def walk_nest(nest: Nest, factors: Mapping[LoopAt, int], *, compat_evict: bool = False) -> Traffic:
+def walk_nest(nest: Topology, factors: Mapping[LoopAt, int], *, compat_evict: bool = False) -> Traffic:
     """As `walk`, for a tree that is prepared, with these factors."""
     return _Walk(nest, factors, compat_evict).run()
 
@@ -65,7 +65,7 @@ class _State:
 
 
 class _Walk:
-    def __init__(self, nest: Nest, factors: Mapping[LoopAt, int], compat_evict: bool) -> None:
+    def __init__(self, nest: Topology, factors: Mapping[LoopAt, int], compat_evict: bool) -> None:
         self.nest, self.factors, self.compat_evict = nest, factors, compat_evict
         self.strides = nest.strides(self.factors)
         self.counts: dict[tuple[Path, str], list[int]] = defaultdict(lambda: [0, 0, 0])

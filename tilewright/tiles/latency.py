@@ -15,7 +15,7 @@ import numpy as np
 from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
 from tilewright.tiles.movement import Boundaries, Point
-from tilewright.tiles.nest import Nest
+from tilewright.tiles.nest import Topology
 from tilewright.tiles.resources import Level, Number, Resources, greatest
 from tilewright.tiles.timeline import steps
 from tilewright.tiles.traffic import Moved, Traffic
@@ -33,7 +33,7 @@ class Phases:
     bottleneck: Any
 
 
-def words(nest: Nest, level: Level, tensors: Mapping[str, Moved], which: str) -> Number:
+def words(nest: Topology, level: Level, tensors: Mapping[str, Moved], which: str) -> Number:
     """Words of a level that move: "loads", "fills" or "stores" of elements of every tensor."""
     shapes = nest.problem.tensors()
     return sum(getattr(moved, which) * _width(shapes[name].dtype, level) for name, moved in tensors.items())
@@ -56,7 +56,7 @@ def port_cycles(level: Level, reads: Number, writes: Number, instances: Number =
     return cycles(reads, level.read_words_per_cycle), cycles(writes, level.write_words_per_cycle)
 
 
-def operand_words(nest: Nest, op: str, level: Level) -> float:
+def operand_words(nest: Topology, op: str, level: Level) -> float:
     """Words that one evaluation of an expression reads from the innermost level: its operands, and what it adds to."""
     compute = nest.computes[op]
     operands = sum(_width(read.tensor.dtype, level) for read in compute.reads())
@@ -194,7 +194,7 @@ def stepwise(
     return stored
 
 
-def _passing(nest: Nest, traffic: Traffic, visits: Sequence[Path], which: str) -> np.ndarray[Any, Any]:
+def _passing(nest: Topology, traffic: Traffic, visits: Sequence[Path], which: str) -> np.ndarray[Any, Any]:
     """Words of the outermost level that nests inside each visit load or store, past the levels between."""
     total = np.zeros(len(visits))
     for top, tensors in traffic.moved.items():
@@ -205,6 +205,6 @@ def _passing(nest: Nest, traffic: Traffic, visits: Sequence[Path], which: str) -
     return total
 
 
-def _words(nest: Nest, level: Level, elements: Mapping[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+def _words(nest: Topology, level: Level, elements: Mapping[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
     shapes = nest.problem.tensors()
     return np.asarray(sum(moved * _width(shapes[name].dtype, level) for name, moved in elements.items()), float)

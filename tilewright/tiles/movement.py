@@ -24,7 +24,7 @@ import numpy as np
 from tilewright.dataclass import dataclass
 from tilewright.expr.affine import Affine
 from tilewright.tiles.brute import walk_nest
-from tilewright.tiles.nest import LoopAt, Nest, bound
+from tilewright.tiles.nest import LoopAt, Topology, bound
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Number, Resources, greatest, least
 from tilewright.tiles.traffic import Moved, Traffic
@@ -45,7 +45,7 @@ def movement(
     integers, or an array of shape (trees, open loops), which makes every number of the result an array of `trees`.
     Raises Unanalysable for a tree without a defined movement or factors that are not those of its open loops.
     """
-    return Boundaries(Nest(tree, problem, resources), compat_evict=compat_evict).traffic(factors)
+    return Boundaries(Topology(tree, problem, resources), compat_evict=compat_evict).traffic(factors)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,7 +92,7 @@ _Group = tuple[frozenset[str], tuple[int, ...], bool]  #: axes, dimensions, and 
 class Boundaries:
     """The turns of one topology: found once, evaluated for any factors."""
 
-    def __init__(self, nest: Nest, *, compat_evict: bool = False) -> None:
+    def __init__(self, nest: Topology, *, compat_evict: bool = False) -> None:
         self.nest, self.compat_evict = nest, compat_evict
         self._known_parts: dict[Turn, tuple[_Part, ...]] = {}
         self._known_groups: dict[object, tuple[_Group, ...]] = {}
@@ -375,7 +375,7 @@ class Boundaries:
 class Point:
     """A topology with its factors, and what is known about it."""
 
-    def __init__(self, nest: Nest, factors: Mapping[LoopAt, Number], strides: Mapping[LoopAt, Number]) -> None:
+    def __init__(self, nest: Topology, factors: Mapping[LoopAt, Number], strides: Mapping[LoopAt, Number]) -> None:
         self.nest, self.factors, self.strides = nest, factors, strides
         self.in_batch = any(isinstance(factor, np.ndarray) for factor in factors.values())
         self.sizes: dict[tuple[int, bool], _Sizes] = {}  # by number of the part, and whether units count together

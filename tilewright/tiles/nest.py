@@ -149,7 +149,7 @@ def completed(tree: TileTree, levels: Sequence[Level]) -> tuple[TileTree, dict[s
     return visit(tree, -1), staged  # type: ignore[return-value]
 
 
-def bound(nest: Nest, factors: Any = None) -> dict[LoopAt, Number]:
+def bound(nest: Topology, factors: Any = None) -> dict[LoopAt, Number]:
     """The factor of every loop of a tree, where `factors` has those of the open ones."""
     found: dict[LoopAt, Number] = {}
     unset: list[LoopAt] = []
@@ -180,7 +180,7 @@ def bound(nest: Nest, factors: Any = None) -> dict[LoopAt, Number]:
     return found
 
 
-class Nest:
+class Topology:
     """The parts of one tree that do not depend on its factors, and the geometry of its slices.
 
     Raises Unanalysable where a leaf names no expression of the problem or two leaves name the same one.

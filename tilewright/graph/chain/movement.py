@@ -20,7 +20,7 @@ import numpy as np
 from tilewright.dataclass import dataclass
 from tilewright.graph.chain.index import Size
 from tilewright.graph.chain.loops import Access, Chain
-from tilewright.graph.chain.orders import Nest, nest_of, reruns
+from tilewright.graph.chain.orders import BlockNest, nest_of, reruns
 
 Mode = Literal["nest", "own"]  #: every block loop still alive surrounds an operator, or only its own do (decision B2)
 Edges = Literal["clip", "pad"]  #: the last block of a loop is shorter, or as large as the others (decision B4)
@@ -190,7 +190,7 @@ def _scan(access: Access, loops: Sequence[str], kept: bool, ones: Collection[str
     return tuple(reversed(repeats)), survived
 
 
-def _whole(chain: Chain, nest: Nest, link: Access, ones: Collection[str]) -> frozenset[str]:
+def _whole(chain: Chain, nest: BlockNest, link: Access, ones: Collection[str]) -> frozenset[str]:
     """The loops along which a link is whole before its consumer runs: those inside a producer's private loop."""
     users = [n for n, operator in enumerate(chain.operators) if any(a.tensor == link.tensor for a in operator.accesses)]
     return link.loops - chain.windows - {*nest.around(users), *ones}

@@ -22,11 +22,11 @@ MOST_LOOPS = 8  #: of which orders are enumerated
 
 
 @dataclass(frozen=True)
-class Nest:
+class BlockNest:
     """Block loops around operators: `children` are nests, or the numbers of operators."""
 
     loops: Order
-    children: tuple[Nest | int, ...]
+    children: tuple[BlockNest | int, ...]
 
     @cached_property
     def operators(self) -> tuple[int, ...]:
@@ -35,11 +35,11 @@ class Nest:
             number for child in self.children for number in ((child,) if isinstance(child, int) else child.operators)
         )
 
-    def walk(self) -> Iterator[Nest]:
+    def walk(self) -> Iterator[BlockNest]:
         """This nest and those inside it, outer ones first."""
         yield self
         for child in self.children:
-            if isinstance(child, Nest):
+            if isinstance(child, BlockNest):
                 yield from child.walk()
 
     def order(self) -> Order:
@@ -50,10 +50,10 @@ class Nest:
         """The loops that surround all of some operators."""
         wanted = set(operators)
         found: list[str] = []
-        nest: Nest | None = self
+        nest: BlockNest | None = self
         while nest is not None:
             found += nest.loops
-            inner = (child for child in nest.children if isinstance(child, Nest))
+            inner = (child for child in nest.children if isinstance(child, BlockNest))
             nest = next((child for child in inner if wanted <= set(child.operators)), None)
         return tuple(found) if wanted <= set(self.operators) else ()
 
@@ -111,12 +111,12 @@ def _next(chain: Chain, number: int) -> str:
     return chain.operators[number + 1].name
 
 
-def nest_of(chain: Chain, order: Sequence[str], ones: Collection[str] = ()) -> Nest:
+def nest_of(chain: Chain, order: Sequence[str], ones: Collection[str] = ()) -> BlockNest:
     """How the operators run in an order; loops in `ones` have one trip and are left out."""
     return _nest(chain, 0, len(chain.operators) - 1, [loop for loop in order if loop not in ones])
 
 
-def _nest(chain: Chain, first: int, last: int, order: Sequence[str]) -> Nest:
+def _nest(chain: Chain, first: int, last: int, order: Sequence[str]) -> BlockNest:
     """Operators `first` to `last` and the loops of `order` that they have."""
     prefix: list[str] = []
     for number, loop in enumerate(order):
@@ -128,15 +128,15 @@ def _nest(chain: Chain, first: int, last: int, order: Sequence[str]) -> Nest:
         if users[0] > first and not _meet(chain, first, users[0], last, order[number + 1 :]):
             return _split(chain, first, users[0], last, prefix, order[number:])
         prefix.append(loop)
-    return Nest(tuple(prefix), tuple(range(first, last + 1)))
+    return BlockNest(tuple(prefix), tuple(range(first, last + 1)))
 
 
-def _split(chain: Chain, first: int, middle: int, last: int, prefix: Sequence[str], order: Sequence[str]) -> Nest:
+def _split(chain: Chain, first: int, middle: int, last: int, prefix: Sequence[str], order: Sequence[str]) -> BlockNest:
     """Two nests in turn inside the loops of `prefix`; a nest without loops is no nest of its own."""
-    children: list[Nest | int] = []
+    children: list[BlockNest | int] = []
     for inner in (_nest(chain, first, middle - 1, order), _nest(chain, middle, last, order)):
         children += [inner] if inner.loops else inner.children
-    return Nest(tuple(prefix), tuple(children))
+    return BlockNest(tuple(prefix), tuple(children))
 
 
 def _meet(chain: Chain, first: int, middle: int, last: int, order: Sequence[str]) -> bool:
@@ -146,7 +146,7 @@ def _meet(chain: Chain, first: int, middle: int, last: int, order: Sequence[str]
     return any(loop in before and loop in after for loop in order)
 
 
-def reruns(chain: Chain, nest: Nest) -> tuple[Order, ...]:
+def reruns(chain: Chain, nest: BlockNest) -> tuple[Order, ...]:
     """Rule R2: for each operator the loops around it that are not its own, in each of whose steps it runs again."""
     return tuple(
         tuple(loop for loop in nest.around([number]) if loop not in operator.loops)

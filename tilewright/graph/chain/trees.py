@@ -15,7 +15,7 @@ from tilewright.dataclass import dataclass
 from tilewright.graph.chain.hierarchy import Hierarchy
 from tilewright.graph.chain.levels import Levels, own_order, steps_between
 from tilewright.graph.chain.loops import Chain, Operator
-from tilewright.graph.chain.orders import Nest, nest_of
+from tilewright.graph.chain.orders import BlockNest, nest_of
 from tilewright.tiles.tree import ONCE, Kind, Leaf, Loop, Scope, Stage, Tile, TileTree
 
 
@@ -56,7 +56,7 @@ class _Builder:
 
     # Ways -------------------------------------------------------------------------------------------------------------
 
-    def _way(self, nest: Nest, number: int) -> tuple[_Turn, ...]:
+    def _way(self, nest: BlockNest, number: int) -> tuple[_Turn, ...]:
         """The loops of several steps around an operator, down to the level of fusion."""
         turns = [_Turn(level, loop, nest.operators) for level in range(1, self.levels.fused) for loop in nest.loops]
         turns += [

@@ -18,7 +18,7 @@ from tilewright.tiles.analysis import Analyser, analyse
 from tilewright.tiles.energy import access_energies, dram_energy, mac_energy, sram_energy
 from tilewright.tiles.machines import resources
 from tilewright.tiles.movement import Boundaries
-from tilewright.tiles.nest import Nest, Unanalysable
+from tilewright.tiles.nest import Topology, Unanalysable
 from tilewright.tiles.notation import parse_tree
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Level, Resources
@@ -147,7 +147,7 @@ def test_a_pipe_may_wait_for_its_first_step() -> None:
 def test_steps_load_and_store_what_moves(seed: int) -> None:
     """The steps of the outermost nests add up to the movement, without clipped edges on several units."""
     case = random_case(random.Random(seed))
-    boundaries = Boundaries(Nest(case.tree, case.problem, case.resources), compat_evict=False)
+    boundaries = Boundaries(Topology(case.tree, case.problem, case.resources), compat_evict=False)
     point = boundaries.point()
     if any(loop.spatial and loop.level == 0 for loops in boundaries.nest.loops.values() for loop in loops):
         return

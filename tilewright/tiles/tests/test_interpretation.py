@@ -11,7 +11,7 @@ import pytest
 from tests.random_tiles import CHAIN, Case, random_case
 from tilewright.expr.text import parse_graph
 from tilewright.tiles.legality import violations
-from tilewright.tiles.nest import LoopAt, Nest, bound
+from tilewright.tiles.nest import LoopAt, Topology, bound
 from tilewright.tiles.notation import parse_tree
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.tree import Leaf, Path, Scope
@@ -21,7 +21,7 @@ Arrays = dict[str, np.ndarray]
 
 def run(case: Case, arrays: Arrays) -> None:
     """Add to `arrays` what the tree of two products computes; units take their turns."""
-    nest = Nest(case.tree, case.problem)
+    nest = Topology(case.tree, case.problem)
     factors = bound(nest)
     strides = nest.strides(factors)
 

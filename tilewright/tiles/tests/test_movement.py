@@ -11,7 +11,7 @@ import pytest
 
 from tilewright.expr.text import parse_graph
 from tilewright.tiles.movement import Boundaries, movement
-from tilewright.tiles.nest import Nest, Unanalysable
+from tilewright.tiles.nest import Topology, Unanalysable
 from tilewright.tiles.notation import parse_tree
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.tree import TileTree
@@ -135,7 +135,7 @@ def factors(roll: random.Random) -> list[int]:
 def test_a_batch_is_the_trees_one_by_one() -> None:
     subject, tree = attention()
     rows = [factors(random.Random(seed)) for seed in range(20)]
-    boundaries = Boundaries(Nest(tree, subject))
+    boundaries = Boundaries(Topology(tree, subject))
     batch = boundaries.traffic(np.array(rows))
     for number, row in enumerate(rows):
         one = boundaries.traffic(row)
@@ -151,7 +151,7 @@ def test_a_batch_takes_less_than_a_millisecond_for_a_tree() -> None:
     subject, tree = attention()
     rows = np.array([factors(random.Random(seed)) for seed in range(1000)])
     start = time.process_time()
-    Boundaries(Nest(tree, subject)).traffic(rows)
+    Boundaries(Topology(tree, subject)).traffic(rows)
     assert time.process_time() - start < 3
 
 
