@@ -2,7 +2,7 @@
 
 The space says which variables of a state are undecided, with the candidates of each, and what follows from a decision.
 A path from the root of the search tree decides one variable per step; a random completion of it gives a point, whose
-reward is the logarithm of its speed.
+reward falls with the logarithm of its value.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ S = TypeVar("S")  # a state: an immutable value in which some variables are deci
 
 INFEASIBLE = -20.0  # reward of what is no legal point, unless legal points are nearly as bad
 BELOW_WORST = 2.0  # it is so far below the worst of these
-_LEAST_SECONDS = 1e-300  # of a point that takes no time, whose logarithm is asked for
+_LEAST = 1e-300  # in place of a value of 0, whose logarithm is asked for
 
 
 class Decisions(Space[P], Protocol[P, S]):
@@ -147,8 +147,8 @@ def upper_bound(mean: float, parent_visits: int, visits: int, exploration: float
 
 
 def reward(evaluation: Evaluation) -> float:
-    """The reward of a valid point: -log10 of its seconds."""
-    return -log10(max(evaluation.seconds, _LEAST_SECONDS))
+    """The reward of a valid point: -log10 of its value."""
+    return -log10(max(evaluation.value, _LEAST))
 
 
 def infeasible(worst: float) -> float:
