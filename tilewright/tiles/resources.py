@@ -7,7 +7,7 @@ in and is not counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import reduce
 from math import prod
 from typing import Any
@@ -42,7 +42,7 @@ Factors = Mapping[tuple[Path, int], Number]  #: of loops, by the path of the til
 
 @dataclass(frozen=True)
 class Level:
-    """One memory level: bytes of one instance (None: enough), what its network can do, and what the analysis needs.
+    """One memory level: bytes of an instance and how many there are (None: enough), and what the analysis needs.
 
     With `reduce` it adds up what several units computed; with `multicast` one read serves several instances further in.
     Rates are per instance (None: unlimited), energies per word in 16-bit multiply-adds (None: by `technology`). The
@@ -53,7 +53,7 @@ class Level:
     capacity_bytes: int | None = None
     reduce: bool = False
     multicast: bool = True
-    instances: int = 1
+    instances: int | None = None
     word_bits: int = 16
     technology: str = "sram"
     read_words_per_cycle: float | None = None
@@ -115,6 +115,31 @@ def processing_elements(tree: Node, factors: Factors | None = None, path: Path =
         return processing_elements(tree.child, factors, (*path, 0))
     needed = [processing_elements(child, factors, (*path, number)) for number, child in enumerate(tree.children)]
     return sum(needed) if tree.kind in SIMULTANEOUS else reduce(greatest, needed)
+
+
+def instances(tree: Node, outside: Collection[str], factors: Factors | None = None, path: Path = ()) -> Number:
+    """Instances of a memory level that a tree uses: spatial factors of tiles at the levels `outside` it.
+
+    Children of `Pipe` and `Para` that are not spread share an instance, others have theirs. `factors` is that of
+    `processing_elements`.
+    """
+    if isinstance(tree, Leaf):
+        return 1
+    if isinstance(tree, Tile):
+        if tree.level not in outside:
+            return 1
+        used = instances(tree.child, outside, factors, (*path, 0))
+        for number, loop in enumerate(tree.loops):
+            used = used * (_factor(loop, factors, path, number) if tree.binding is Binding.SP else 1)
+        return used
+    if isinstance(tree, Stage):
+        return instances(tree.child, outside, factors, (*path, 0))
+    parts = [instances(child, outside, factors, (*path, number)) for number, child in enumerate(tree.children)]
+    most = reduce(greatest, parts)
+    if tree.kind not in SIMULTANEOUS:
+        return most
+    together = sum(parts)
+    return np.where(most > 1, together, most) if isinstance(most, np.ndarray) else (together if most > 1 else most)
 
 
 def _factor(loop: Loop, factors: Factors | None, path: Path, number: int) -> Number:
