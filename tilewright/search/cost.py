@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf, isfinite
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
@@ -39,6 +40,15 @@ class Cost(Protocol[P_contra]):
 
     def __call__(self, point: P_contra, /) -> Evaluation:
         """Predict or measure one point; never raises for a point of the space that the cost was made for."""
+        ...
+
+
+@runtime_checkable
+class BatchCost(Cost[P_contra], Protocol[P_contra]):
+    """A cost that takes less time for many points at once."""
+
+    def batch(self, points: Sequence[P_contra], /) -> Sequence[Evaluation]:
+        """What every point costs, in their order: as if it were asked for alone."""
         ...
 
 

@@ -16,7 +16,7 @@ from typing import Any, Generic, Literal, NoReturn, TypeAlias, TypeVar
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError, InvalidFile
-from tilewright.search.cost import Budget, Cost, Evaluation
+from tilewright.search.cost import BatchCost, Budget, Cost, Evaluation
 from tilewright.search.method import Batch, Method
 from tilewright.search.records import Records
 from tilewright.search.space import canonical_json
@@ -198,6 +198,9 @@ class _Run(Generic[P]):
 
     def _computed(self, points: Sequence[P]) -> Iterator[Evaluation]:
         """What the points cost, in their order; in workers all at the same time."""
+        if self._executor is None and isinstance(self._cost, BatchCost):
+            yield from (each.checked() for each in self._cost.batch(points))
+            return
         if self._executor is None:
             yield from (self._cost(point).checked() for point in points)
             return

@@ -47,6 +47,10 @@ class Decisions(Space[P], Protocol[P, S]):
         """The point of a state without undecided variables."""
         ...
 
+    def completions(self, state: S, count: int, numbers: Generator) -> Sequence[P]:
+        """`count` random legal points with the decisions of a state; fewer where it has few, or none is found."""
+        ...
+
 
 @dataclass(frozen=True)
 class TreeSearch(Generic[P, S]):
@@ -121,20 +125,26 @@ class TreeSearch(Generic[P, S]):
             return []
         if not node.untried:
             return [self.space.point(node.state)]
-        found = (self._completed(node.state, numbers) for _ in range(self.rollouts))
-        return [point for point in found if point is not None]
+        return list(self.space.completions(node.state, self.rollouts, numbers))
 
-    def _completed(self, state: S, numbers: Generator) -> P | None:
-        """A random point with the decisions of a state; None where the choices led to no legal one."""
-        while undecided := self.space.candidates(state):
-            variable = min(undecided, key=lambda each: len(undecided[each]))
-            values = undecided[variable]
-            decided = (self.space.decide(state, variable, values[place]) for place in numbers.permutation(len(values)))
-            following = next((each for each in decided if each is not None), None)
-            if following is None:
-                return None
-            state = following
-        return self.space.point(state)
+
+def one_by_one(space: Decisions[P, S], state: S, count: int, numbers: Generator) -> list[P]:
+    """`Decisions.completions` of any space: `count` times, random decisions until none is left."""
+    found = (_completed(space, state, numbers) for _ in range(count))
+    return [point for point in found if point is not None]
+
+
+def _completed(space: Decisions[P, S], state: S, numbers: Generator) -> P | None:
+    """A random point with the decisions of a state; None where the choices led to no legal one."""
+    while undecided := space.candidates(state):
+        variable = min(undecided, key=lambda each: len(undecided[each]))
+        values = undecided[variable]
+        decided = (space.decide(state, variable, values[place]) for place in numbers.permutation(len(values)))
+        following = next((each for each in decided if each is not None), None)
+        if following is None:
+            return None
+        state = following
+    return space.point(state)
 
 
 def upper_bound(mean: float, parent_visits: int, visits: int, exploration: float) -> float:

@@ -218,7 +218,7 @@ class Analyser:
             read * read_energy + (update + fill) * write_energy,
             source,
             footprint,
-            instances(nest.tree, {outside.name for outside in nest.levels[:number]}, placed),
+            instances(nest.tree, self.resources, number, placed),
             slowdown,
             (read + update) / greatest(cycles, 1e-9),
         )

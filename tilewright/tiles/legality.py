@@ -22,9 +22,9 @@ from tilewright.tiles.resources import (
     Level,
     Number,
     Resources,
+    fed,
     footprint_bytes,
     footprints,
-    instances,
     processing_elements,
 )
 from tilewright.tiles.tree import (
@@ -353,7 +353,7 @@ def _placement(subject: _Subject) -> Iterator[IllegalTree]:
 
 
 def _resources(subject: _Subject) -> Iterator[IllegalTree]:
-    """L8: levels in order, units, instances and bytes per level."""
+    """L8: levels in order, units and instances below each level, bytes per level."""
     resources = subject.resources
     if resources is None:
         return
@@ -375,12 +375,14 @@ def _resources(subject: _Subject) -> Iterator[IllegalTree]:
         )
     if not known:
         return
-    for level, used in _instances(subject.tree, resources):
-        if used > level.instances:
+    for number, fanout in _fanouts(resources):
+        needed = fed(subject.tree, resources, number)
+        if needed > fanout:
+            outer, inner = resources.levels[number - 1].name, resources.levels[number].name
+            inner = "units" if number == len(resources.levels) - 1 else f"instances of {inner}"
             yield TooLarge(
-                f"the tree uses {used} instances of {level.name}, the machine has {level.instances}",
-                help=f"bind loops outside {level.name} as for until their factors are "
-                f"{-(-used // level.instances)} times smaller",  # type: ignore[operator]
+                f"one instance of {outer} feeds {needed} {inner}, the machine has {fanout} there",
+                help=f"bind loops at {outer} as for until their factors are {-(-needed // fanout)} times smaller",
             )
     for tile, level, held in _held(subject.tree, subject.problem, resources):
         if held > level.capacity_bytes:
@@ -400,21 +402,17 @@ def fit(tree: TileTree, problem: Problem, resources: Resources, factors: Factors
     fits: Any = True
     if resources.units is not None:
         fits = fits & (processing_elements(tree, factors) <= resources.units)
-    for level, used in _instances(tree, resources, factors):
-        fits = fits & (used <= level.instances)
+    for number, fanout in _fanouts(resources):
+        fits = fits & (fed(tree, resources, number, factors) <= fanout)
     for _, level, held in _held(tree, problem, resources, factors):
         fits = fits & (held <= level.capacity_bytes)
     return fits
 
 
-def _instances(tree: TileTree, resources: Resources, factors: Factors | None = None) -> Iterator[tuple[Level, Number]]:
-    """The levels on the chip whose number is limited but the innermost, with how many a tree uses.
-
-    The units bound the innermost one.
-    """
-    for number, level in enumerate(resources.levels[1:-1], 1):
-        if level.instances is not None:
-            yield level, instances(tree, {outside.name for outside in resources.levels[:number]}, factors)
+def _fanouts(resources: Resources) -> list[tuple[int, int]]:
+    """The memory levels on the chip, and the units as the innermost one, by number with what one outside them feeds."""
+    found = [(number, resources.fanout(number)) for number in range(1, len(resources.levels))]
+    return [(number, fanout) for number, fanout in found if fanout is not None]
 
 
 def _held(

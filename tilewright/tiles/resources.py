@@ -7,7 +7,7 @@ in and is not counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from math import prod
 from typing import Any
@@ -83,6 +83,12 @@ class Resources:
     operation_energy_macs: float | None = None
     compute_latency_cycles: float = 0.0
 
+    def fanout(self, number: int) -> int | None:
+        """How many instances of a memory level one of the level outside it feeds; of the innermost one, units."""
+        outside = self.levels[number - 1].instances
+        count = self.units if number == len(self.levels) - 1 else self.levels[number].instances
+        return None if count is None or outside is None else max(1, count // outside)
+
     def level(self, name: str) -> int | None:
         """The position of a level, 0 for the outermost."""
         return next((number for number, level in enumerate(self.levels) if level.name == name), None)
@@ -117,29 +123,44 @@ def processing_elements(tree: Node, factors: Factors | None = None, path: Path =
     return sum(needed) if tree.kind in SIMULTANEOUS else reduce(greatest, needed)
 
 
-def instances(tree: Node, outside: Collection[str], factors: Factors | None = None, path: Path = ()) -> Number:
-    """Instances of a memory level that a tree uses: spatial factors of tiles at the levels `outside` it.
+def instances(tree: Node, resources: Resources, number: int, factors: Factors | None = None) -> Number:
+    """Instances of memory level `number` that a tree uses; `factors` is that of `processing_elements`.
 
-    Children of `Pipe` and `Para` that are not spread share an instance, others have theirs. `factors` is that of
-    `processing_elements`.
+    Children of `Pipe` and `Para` exchange data in the level right inside the tile around them, whose instances they
+    share; further in each has its own.
     """
-    if isinstance(tree, Leaf):
+    return _spread(tree, resources, number, range(number), factors)
+
+
+def fed(tree: Node, resources: Resources, number: int, factors: Factors | None = None) -> Number:
+    """As `instances`, those that one instance of the level outside it feeds; units in place of the innermost level."""
+    return _spread(tree, resources, number, range(number - 1, number), factors)
+
+
+def _spread(
+    node: Node, resources: Resources, number: int, levels: range, factors: Factors | None, around: int = 0,
+    path: Path = (),
+) -> Number:  # fmt: skip
+    """The product of spatial factors of tiles at these levels, outside level `number`; `around` is that of the node."""
+    if isinstance(node, Leaf):
         return 1
-    if isinstance(tree, Tile):
-        if tree.level not in outside:
+    if isinstance(node, Tile):
+        around = resources.level(node.level) or 0
+        if around >= number:
             return 1
-        used = instances(tree.child, outside, factors, (*path, 0))
-        for number, loop in enumerate(tree.loops):
-            used = used * (_factor(loop, factors, path, number) if tree.binding is Binding.SP else 1)
+        used = _spread(node.child, resources, number, levels, factors, around, (*path, 0))
+        for place, loop in enumerate(node.loops):
+            if node.binding is Binding.SP and around in levels:
+                used = used * _factor(loop, factors, path, place)
         return used
-    if isinstance(tree, Stage):
-        return instances(tree.child, outside, factors, (*path, 0))
-    parts = [instances(child, outside, factors, (*path, number)) for number, child in enumerate(tree.children)]
-    most = reduce(greatest, parts)
-    if tree.kind not in SIMULTANEOUS:
-        return most
-    together = sum(parts)
-    return np.where(most > 1, together, most) if isinstance(most, np.ndarray) else (together if most > 1 else most)
+    if isinstance(node, Stage):
+        return _spread(node.child, resources, number, levels, factors, around, (*path, 0))
+    parts = [
+        _spread(child, resources, number, levels, factors, around, (*path, place))
+        for place, child in enumerate(node.children)
+    ]
+    last = number == len(resources.levels) - 1
+    return sum(parts) if node.kind in SIMULTANEOUS and (last or number > around + 1) else reduce(greatest, parts)
 
 
 def _factor(loop: Loop, factors: Factors | None, path: Path, number: int) -> Number:
