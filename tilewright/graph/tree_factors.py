@@ -14,6 +14,8 @@ from itertools import product
 from math import gcd, prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
 from tilewright.dataclass import dataclass
 from tilewright.graph.factor_draws import Array, Draws, OpenLoop
 from tilewright.graph.open_tiles import follows
@@ -127,15 +129,17 @@ class TreeFactors:
 
         Tiles around several operators give it to, or take it from, every other operator's nearest tile.
         """
-        found: list[Factors | None] = []
-        for chain in self._chains:
-            for place, outer in enumerate(chain.open):
-                for inner in chain.open[place + 1 :]:
-                    for prime, _ in prime_powers(chain.extent):
-                        for inwards in (True, False):
-                            moved = self._moved(point, chain.loop, outer, inner, prime, inwards)
-                            found.append(None if moved is None or self.refuses(moved) else moved)
-        return found
+        moved = [
+            self._moved(point, chain.loop, outer, inner, prime, inwards)
+            for chain in self._chains
+            for place, outer in enumerate(chain.open)
+            for inner in chain.open[place + 1 :]
+            for prime, _ in prime_powers(chain.extent)
+            for inwards in (True, False)
+        ]
+        reached = list(dict.fromkeys(each for each in moved if each is not None))
+        legal = dict(zip(reached, self.legal(np.array(reached)).tolist(), strict=True)) if reached else {}
+        return [each if each is not None and legal[each] else None for each in moved]
 
     def to_json(self, point: Factors) -> Any:
         return dict(zip(self._labels, point, strict=True))
@@ -153,6 +157,10 @@ class TreeFactors:
     # Decisions
 
     def start(self) -> OpenFactors | None:
+        return self._start
+
+    @cached_property
+    def _start(self) -> OpenFactors | None:
         return self._propagated((None,) * len(self._labels))
 
     def candidates(self, state: OpenFactors) -> Mapping[int, Sequence[int]]:
@@ -183,8 +191,6 @@ class TreeFactors:
 
     def legal(self, table: Array) -> Array:
         """Which rows, a factor for every open loop in each that make up the extents, are legal: an array of bool."""
-        import numpy as np
-
         allowed: Any = (table[:, sorted(self._ones)] == 1).all(axis=1)
         if self.resources is not None:
             factors = {place: table[:, number] for number, place in enumerate(self._places)}
