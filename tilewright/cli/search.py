@@ -95,7 +95,7 @@ def search(
     Costs are predicted, as `tilewright model` does; elements are f16.
     """
     from tilewright.expr.graph import Graph
-    from tilewright.graph.chain.workloads import shaped
+    from tilewright.graph.chain.workloads import CONV_CHAINS, shaped, unpadded_convolutions
     from tilewright.graph.chain.workloads import workload as named
     from tilewright.graph.dataflow_search import search_dataflow
     from tilewright.machine.registry import resolve
@@ -111,7 +111,8 @@ def search(
     name = shaped(workload, shape)
     chosen = _chosen(dataflow, workload)
     target = resolve(machine)
-    nodes = named(name, "f16")
+    convolutions = workload == "conv-chain"
+    nodes = unpadded_convolutions(CONV_CHAINS[int(shape[1:]) - 1], "f16") if convolutions else named(name, "f16")
     problem, available = Problem.of(nodes), resources(target)
     budget = Budget(evaluations, 60.0 if seconds is None and evaluations is None else seconds)
     found: list[Searched] = []

@@ -11,6 +11,8 @@ from tilewright.search.cost import Evaluation
 from tilewright.search.method import Asking, Batch
 from tilewright.search.tree_search import Decisions
 
+_PATIENCE = 3  # starts in a row that draw nothing new, after which the space counts as drawn
+
 P = TypeVar("P")
 S = TypeVar("S")
 
@@ -19,7 +21,8 @@ S = TypeVar("S")
 class Descent(Generic[P, S]):
     """Each of `starts` draws `samples` points, then goes on with neighbours as long as the best one is better.
 
-    All neighbours of a point are one batch, which costs that evaluate many points at once are made for.
+    All neighbours of a point are one batch, which costs that evaluate many points at once are made for. Ends after
+    `starts`, or when draws bring nothing new.
     """
 
     space: Decisions[P, S]
@@ -37,10 +40,15 @@ class Descent(Generic[P, S]):
         numbers, start = np.random.default_rng(seed), self.space.start()
         if start is None:
             return
+        drawn: set[P] = set()
+        fruitless = 0
         for _ in range(self.starts):
             points = list(dict.fromkeys(self.space.completions(start, self.samples, numbers)))
-            if not points:
-                points = [self.space.sample(numbers)]
+            points = points or [self.space.sample(numbers)]
+            fruitless = fruitless + 1 if drawn.issuperset(points) else 0
+            if fruitless == _PATIENCE:
+                return
+            drawn.update(points)
             best, value = _best(points, (yield Batch(points)))
             while best is not None:
                 near = [each for each in self.space.neighbours(best) if each is not None]

@@ -170,3 +170,27 @@ def two_convolutions(
         t = t[:, :, :rows, :rows]
     y = conv.conv(t, w2, strides=strides[1], pads=(kernels[1] - 1) // 2, name="conv2")
     return builder.finish([y]).nodes
+
+
+def unpadded_convolutions(chain: ConvChain, dtype: DType) -> tuple[Compute, ...]:
+    """The two sums of a convolution chain alone, as tile trees of dataflows have them: what padding adds is input.
+
+    The last result has the extents of the padded chain; the first has as many rows as it needs for that.
+    """
+    rows = chain.height // chain.stride1 // chain.stride2
+    between = chain.stride2 * (rows - 1) + chain.kernel2
+    size = chain.stride1 * (between - 1) + chain.kernel1
+
+    def at(axis: str, stride: int, window: str) -> str:
+        return f"{axis} + {window}" if stride == 1 else f"{stride} * {axis} + {window}"
+
+    channels, middle, k1, k2 = chain.channels, chain.middle, chain.kernel1, chain.kernel2
+    x = f"X[c, {at('h', chain.stride1, 'r')}, {at('w', chain.stride1, 's')}]"
+    t = f"T[l, {at('p', chain.stride2, 'u')}, {at('q', chain.stride2, 'v')}]"
+    return parse_graph(f"""
+        input X: {dtype}[{channels}, {size}, {size}]
+        input W1: {dtype}[{middle}, {channels}, {k1}, {k1}]
+        input W2: {dtype}[{chain.filters}, {middle}, {k2}, {k2}]
+        T: {dtype}[l:{middle}, h:{between}, w:{between}] += {x} * W1[l, c, r, s] over c:{channels}, r:{k1}, s:{k1}
+        Y: {dtype}[k:{chain.filters}, p:{rows}, q:{rows}] += {t} * W2[k, l, u, v] over l:{middle}, u:{k2}, v:{k2}
+        output Y""").nodes
