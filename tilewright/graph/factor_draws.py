@@ -30,13 +30,13 @@ class OpenLoop:
 
     `below` are the numbers of the loops of its name that are drawn next, on every path that has some. `ends`: on some
     path below none follows, so that the factors up to this one make up the extent. A loop that no operator below has is
-    `idle`: its factor is 1. `level` is that of its tile if distinct units run it, else None. `leaves` are the numbers
+    `idle`: its factor is 1. `level` is that of its tile if distinct units run it, else "". `leaves` are the numbers
     of those below.
     """
 
     number: int
     name: str
-    level: str | None
+    level: str
     below: tuple[int, ...]
     ends: bool
     idle: bool

@@ -334,7 +334,7 @@ class TreeFactors:
         covered = {leaf for each in inner for leaf in each.leaves}
         having = [leaf for op, leaf in leaves_below if self._has(op, name)]
         return OpenLoop(
-            self._numbers[path, name], name, tile.level if tile.binding is Binding.SP else None,
+            self._numbers[path, name], name, tile.level if tile.binding is Binding.SP else "",
             tuple(each.number for each in inner if each.number not in later),
             any(leaf not in covered for leaf in having), not having, tuple(leaf for _, leaf in leaves_below),
         )  # fmt: skip

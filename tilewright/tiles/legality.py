@@ -378,18 +378,18 @@ def _resources(subject: _Subject) -> Iterator[IllegalTree]:
     for number, fanout in _fanouts(resources):
         needed = fed(subject.tree, resources, number)
         if needed > fanout:
-            outer, inner = resources.levels[number - 1].name, resources.levels[number].name
-            inner = "units" if number == len(resources.levels) - 1 else f"instances of {inner}"
+            feeder, units = resources.levels[number - 1].name, number == len(resources.levels) - 1
+            inner = "units" if units else f"instances of {resources.levels[number].name}"
             yield TooLarge(
-                f"one instance of {outer} feeds {needed} {inner}, the machine has {fanout} there",
-                help=f"bind loops at {outer} as for until their factors are {-(-needed // fanout)} times smaller",
+                f"one instance of {feeder} feeds {needed} {inner}, the machine has {fanout} there",
+                help=f"bind loops at {feeder} as for until their factors are {-(-needed // fanout)} times smaller",
             )
     for tile, level, held in _held(subject.tree, subject.problem, resources):
         if held > level.capacity_bytes:
             yield TooLarge(
                 f"one step of {', '.join(map(str, tile.loops))} at {tile.level} keeps {held} bytes in "
                 f"{level.name}, which holds {level.capacity_bytes}",
-                help=f"tiles {-(-held // level.capacity_bytes)} times smaller inside it"  # type: ignore[operator]
+                help=f"tiles {-(-held // level.capacity_bytes)} times smaller inside it"
                 + (", or seq" if isinstance(tile.child, Scope) and tile.child.kind is not Kind.SEQ else ""),
             )
 
