@@ -27,6 +27,7 @@ from tilewright.cli import (
     reproduce,
     run,
     schedule_mma,
+    search,
     validate_mma_schedule,
     validate_tileflow,
 )
@@ -51,6 +52,7 @@ COMMANDS: tuple[tuple[str, Any, str], ...] = (
     ("map", map.map_operator, map.EPILOG),
     ("model", model.model, model.EPILOG),
     ("fuse", fuse.fuse, fuse.EPILOG),
+    ("search", search.search, search.EPILOG),
     ("layout", layout.layout, layout.EPILOG),
     ("schedule-mma", schedule_mma.schedule_mma, schedule_mma.EPILOG),
     ("validate mma-schedule", validate_mma_schedule.validate, validate_mma_schedule.EPILOG),

@@ -35,9 +35,16 @@ exit status: 0 no claim differs, 1 one does, 2 bad usage or file,
 
 Name = Annotated[str | None, typer.Argument(metavar="NAME", help="the experiment to run", show_default=False)]
 Layers = Annotated[
-    str | None, typer.Option("--layers", metavar="NAME,…", help="layers of ResNet-18, C0 to C11 (default: all)")
+    str | None,
+    typer.Option(
+        "--layers",
+        metavar="NAME,…",
+        help="layers of ResNet-18, C0 to C11 (default: all); of tileflow-edge networks, as bert-base",
+    ),
 ]
-Trials = Annotated[int | None, typer.Option("--trials", metavar="N", min=1, help="schedules drawn per search")]
+Trials = Annotated[
+    int | None, typer.Option("--trials", metavar="N", min=1, help="schedules, or trees, drawn per search")
+]
 Points = Annotated[int | None, typer.Option("--points", metavar="N", min=1, help="schedules timed per layer")]
 Batch = Annotated[int | None, typer.Option("--batch", metavar="N", min=1, help="images at a time (default: 1)")]
 Without = Annotated[

@@ -14,16 +14,33 @@ from itertools import product
 from math import gcd, prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
 from tilewright.dataclass import dataclass
+from tilewright.graph.factor_draws import Array, Draws, OpenLoop
 from tilewright.graph.open_tiles import follows
 from tilewright.search.cost import Evaluation
 from tilewright.search.factors import divisors, prime_powers
 from tilewright.search.space import NoLegalPoint
-from tilewright.tiles.legality import violations
+from tilewright.tiles.legality import TooLarge, WrongCoverage, fit, violations
 from tilewright.tiles.notation import print_tree
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Resources
-from tilewright.tiles.tree import Leaf, Node, Path, Scope, Stage, Tile, TileTree, ancestors, children, leaves, walk
+from tilewright.tiles.tree import (
+    SIMULTANEOUS,
+    Binding,
+    Leaf,
+    Node,
+    Path,
+    Scope,
+    Stage,
+    Tile,
+    TileTree,
+    ancestors,
+    children,
+    leaves,
+    walk,
+)
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -31,7 +48,8 @@ if TYPE_CHECKING:
 Factors: TypeAlias = tuple[int, ...]  #: of the open loops, in the order in which they stand in the text of the tree
 OpenFactors: TypeAlias = tuple[int | None, ...]
 
-_TRIES = 200  # random tables that are drawn before factors are decided one by one
+_TRIES = 8  # tables of draws in which enough legal rows are looked for
+_LEAST_ROWS = 64  # of a table
 
 
 @dataclass(frozen=True)
@@ -92,21 +110,16 @@ class TreeFactors:
         names = list(self._extents)
         choices = [list(self._assignments((), self.open_tree, name, self._extents[name])) for name in names]
         for chosen in product(*choices):
-            yield self._table(chosen)
+            table = {number: factor for each in chosen for number, factor in each.items()}
+            yield tuple(table[number] for number in range(len(table)))
 
     def sample(self, numbers: Generator) -> Factors:
-        """Factors of each loop are drawn uniformly among those that make up its extent; refused trees are redrawn.
-
-        Where nearly all are refused, factors are decided one by one instead.
-        """
-        for _ in range(_TRIES):
-            drawn = self._table(
-                [self._random((), self.open_tree, name, extent, numbers) for name, extent in self._extents.items()]
-            )
-            if not self.refuses(drawn):
-                return drawn
+        """One of the `completions` of no decision; where nearly all are refused, factors are decided one by one."""
         start = self.start()
-        found = None if start is None else self._completed(start, numbers)
+        found = None
+        if start is not None:
+            drawn = self.completions(start, 1, numbers)
+            found = drawn[0] if drawn else self._completed(start, numbers)
         if found is None:
             raise NoLegalPoint(f"no factors of {print_tree(self.open_tree)} are legal", help="more memory, or levels")
         return found
@@ -116,15 +129,17 @@ class TreeFactors:
 
         Tiles around several operators give it to, or take it from, every other operator's nearest tile.
         """
-        found: list[Factors | None] = []
-        for chain in self._chains:
-            for place, outer in enumerate(chain.open):
-                for inner in chain.open[place + 1 :]:
-                    for prime, _ in prime_powers(chain.extent):
-                        for inwards in (True, False):
-                            moved = self._moved(point, chain.loop, outer, inner, prime, inwards)
-                            found.append(None if moved is None or self.refuses(moved) else moved)
-        return found
+        moved = [
+            self._moved(point, chain.loop, outer, inner, prime, inwards)
+            for chain in self._chains
+            for place, outer in enumerate(chain.open)
+            for inner in chain.open[place + 1 :]
+            for prime, _ in prime_powers(chain.extent)
+            for inwards in (True, False)
+        ]
+        reached = list(dict.fromkeys(each for each in moved if each is not None))
+        legal = dict(zip(reached, self.legal(np.array(reached)).tolist(), strict=True)) if reached else {}
+        return [each if each is not None and legal[each] else None for each in moved]
 
     def to_json(self, point: Factors) -> Any:
         return dict(zip(self._labels, point, strict=True))
@@ -142,6 +157,10 @@ class TreeFactors:
     # Decisions
 
     def start(self) -> OpenFactors | None:
+        return self._start
+
+    @cached_property
+    def _start(self) -> OpenFactors | None:
         return self._propagated((None,) * len(self._labels))
 
     def candidates(self, state: OpenFactors) -> Mapping[int, Sequence[int]]:
@@ -160,9 +179,36 @@ class TreeFactors:
     def point(self, state: OpenFactors) -> Factors:
         return tuple(factor for factor in state if factor is not None)
 
+    def completions(self, state: OpenFactors, count: int, numbers: Generator) -> Sequence[Factors]:
+        """Loop by loop, all factors that leave a way to make up the extents are equally likely; see `Draws`."""
+        found: list[Factors] = []
+        for _ in range(_TRIES):
+            table = self._draws.drawn(state, max(count, _LEAST_ROWS), numbers)
+            found += map(tuple, table[self.legal(table)].tolist())
+            if len(found) >= count:
+                break
+        return found[:count]
+
+    def legal(self, table: Array) -> Array:
+        """Which rows, a factor for every open loop in each that make up the extents, are legal: an array of bool."""
+        allowed: Any = (table[:, sorted(self._ones)] == 1).all(axis=1)
+        if self.resources is not None:
+            factors = {place: table[:, number] for number, place in enumerate(self._places)}
+            allowed = allowed & fit(self.open_tree, self.problem, self.resources, factors)
+        if self._in_order:
+            allowed = allowed & np.array([not self.refuses(tuple(row)) for row in table.tolist()], bool)
+        return np.asarray(allowed)
+
+    @cached_property
+    def _in_order(self) -> bool:
+        """Whether the order of loops with several steps decides, and not every loop for itself (rule L10)."""
+        return any(compute.ordered is not None for compute in self.problem.computes)
+
     def _propagated(self, state: OpenFactors) -> OpenFactors | None:
         """With the factors that follow: the last open one of a path, and all where nothing is left; None if refused."""
         factors, changed = list(state), True
+        for number in self._ones:
+            factors[number] = 1 if factors[number] is None else factors[number]
         while changed:
             changed = False
             for chain in self._chains:
@@ -199,6 +245,12 @@ class TreeFactors:
         return {place: number for number, place in enumerate(places)}
 
     @cached_property
+    def _places(self) -> tuple[tuple[Path, int], ...]:
+        """Of the open loops, the path of the tile and the place in it."""
+        return tuple((path, place) for path, node in walk(self.open_tree) if isinstance(node, Tile)
+                     for place, loop in enumerate(node.loops) if loop.factor is None)  # fmt: skip
+
+    @cached_property
     def _labels(self) -> tuple[str, ...]:
         return tuple(f"{'.'.join(map(str, path))}:{name}" for path, name in self._numbers)
 
@@ -226,6 +278,66 @@ class TreeFactors:
             node = children(node)[number]  # type: ignore[assignment]
         quantum = leaf.kernel.quantum if leaf.kernel is not None else ()
         return given * prod(loop.trips for loop in quantum if loop.name == name)
+
+    @cached_property
+    def _ones(self) -> frozenset[int]:
+        """The open loops that run once in every legal tree: more steps break a rule, whatever the others are."""
+        found = set()
+        for number in range(len(self._labels)):
+            tree = self.filled(tuple(2 if other == number else None for other in range(len(self._labels))))
+            broken = violations(tree, self.problem, recompute=self.recompute, resources=self.resources)
+            if any(not isinstance(each, WrongCoverage | TooLarge) for each in broken):
+                found.add(number)
+        return frozenset(found)
+
+    @cached_property
+    def _draws(self) -> Draws:
+        places = {path: number for number, (path, _) in enumerate(leaves(self.open_tree))}
+        given = []
+        for path, node in walk(self.open_tree):
+            if isinstance(node, Tile) and node.binding is Binding.SP:
+                below = [leaf for place, leaf in places.items() if place[: len(path)] == path]
+                given += [(leaf, node.level, loop.trips) for leaf in below for loop in node.loops if loop.factor]
+        together = []
+        for path, node in walk(self.open_tree):
+            if isinstance(node, Scope) and node.kind in SIMULTANEOUS:
+                tiles = [tile for _, tile in ancestors(self.open_tree, path) if isinstance(tile, Tile)]
+                around = self.resources.level(tiles[-1].level) if self.resources is not None and tiles else None
+                parts = [[leaf for place, leaf in places.items() if place[: len(path) + 1] == (*path, number)]
+                         for number in range(len(node.children))]  # fmt: skip
+                together.append((around or 0, parts))
+        loops = tuple(self._open_loops((), self.open_tree, places))
+        return Draws(loops, self._extents, self._ones, len(places), tuple(given), together, self.resources)
+
+    def _open_loops(self, path: Path, node: Node, places: Mapping[Path, int]) -> list[OpenLoop]:
+        """The open loops below a node in the order in which they are drawn.
+
+        Of tiles directly inside each other the spatial ones come first, as they are bounded: others take the rest.
+        """
+        nest: list[tuple[Path, Tile]] = []
+        while isinstance(node, Tile):
+            nest.append((path, node))
+            path, node = (*path, 0), node.child
+        below = [each for place, child in self._below(path, node) for each in self._open_loops(place, child, places)]
+        leaves_below = [(leaf.op, places[path + place]) for place, leaf in leaves(node)]
+        for at, tile in sorted(nest, key=lambda each: each[1].binding is Binding.SP):
+            for loop in tile.loops:
+                if loop.factor is None:
+                    below.insert(0, self._open_loop(at, tile, loop.name, below, leaves_below))
+        return below
+
+    def _open_loop(
+        self, path: Path, tile: Tile, name: str, below: Sequence[OpenLoop], leaves_below: Sequence[tuple[str, int]]
+    ) -> OpenLoop:
+        inner = [each for each in below if each.name == name]
+        later = {number for each in inner for number in each.below}
+        covered = {leaf for each in inner for leaf in each.leaves}
+        having = [leaf for op, leaf in leaves_below if self._has(op, name)]
+        return OpenLoop(
+            self._numbers[path, name], name, tile.level if tile.binding is Binding.SP else "",
+            tuple(each.number for each in inner if each.number not in later),
+            any(leaf not in covered for leaf in having), not having, tuple(leaf for _, leaf in leaves_below),
+        )  # fmt: skip
 
     @cached_property
     def _extents(self) -> dict[str, int]:
@@ -257,10 +369,6 @@ class TreeFactors:
         return all(factors[number] == 1 for number in range(len(factors)) if number not in bound) and all(
             prod(factors[number] for number in chain.open) == chain.extent for chain in self._chains
         )
-
-    def _table(self, chosen: Sequence[Mapping[int, int]]) -> Factors:
-        table = {number: factor for each in chosen for number, factor in each.items()}
-        return tuple(table[number] for number in range(len(table)))
 
     def _below(self, path: Path, node: Node) -> list[tuple[Path, Node]]:
         return [((*path, number), child) for number, child in enumerate(children(node))]
@@ -305,20 +413,6 @@ class TreeFactors:
         parts = [list(self._assignments(below, child, name, rest)) for below, child in self._below(path, node)]
         for chosen in product(*parts):
             yield {number: factor for each in chosen for number, factor in each.items()}
-
-    def _random(self, path: Path, node: Node, name: str, rest: int, numbers: Generator) -> dict[int, int]:
-        """One of the `_assignments`, all equally likely; there is one at least."""
-        number = self._numbers.get((path, name))
-        if number is None:
-            below = self._below(path, node)
-            parts = [self._random(place, child, name, rest, numbers) for place, child in below]
-            return {number: factor for each in parts for number, factor in each.items()}
-        ((place, child),) = self._below(path, node)
-        choices = self._choices(node, name, rest)
-        ways = [self._ways(place, child, name, rest // each) for each in choices]
-        drawn = int(numbers.integers(sum(ways)))
-        chosen = next(n for n in range(len(ways)) if drawn < sum(ways[: n + 1]))
-        return {number: choices[chosen], **self._random(place, child, name, rest // choices[chosen], numbers)}
 
     def _moved(
         self, point: Factors, loop: str, outer: int, inner: int, prime: int, inwards: bool

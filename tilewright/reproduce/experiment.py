@@ -112,6 +112,11 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "10 s, with a GPU about 1 h", ("without", "sizes", "machine", "device", "mma"), measured=True,
     ),
     Experiment(
+        "tileflow-edge", "tilewright.reproduce.tileflow.dataflows",
+        "dataflows of attention on TileFlow's Edge accelerator, factors searched by the analysis: claims E17, E18",
+        "1 min", ("layers", "trials"),
+    ),
+    Experiment(
         "worked-cases", "tilewright.reproduce.matmul.worked_cases",
         "products on GPUs worked out pass by pass: 512x512x128, 128x256x512, 16x8x16", "5 s", ("case",),
     ),

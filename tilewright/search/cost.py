@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf, isfinite
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
@@ -13,22 +14,25 @@ P_contra = TypeVar("P_contra", contravariant=True)
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a cost says about one point: predicted or measured seconds if it is valid, else the reason why it is not."""
+    """What a cost says about one point: the value to make small if it is valid, else the reason why it is not.
 
-    seconds: float
+    The cost says what a value is: seconds, cycles or energy.
+    """
+
+    value: float
     valid: bool = True
     reason: str = ""
 
     @classmethod
     def refused(cls, reason: str) -> Evaluation:
-        """A point that cannot be used: it takes infinitely long."""
+        """A point that cannot be used: its value is infinite."""
         return cls(inf, False, reason)
 
     def checked(self) -> Evaluation:
-        """The same; refused where it is valid but its seconds are no finite number, with which nothing compares."""
-        if self.valid and isfinite(self.seconds):
+        """The same; refused where it is valid but its value is no finite number, with which nothing compares."""
+        if self.valid and isfinite(self.value):
             return self
-        return Evaluation.refused(self.reason or f"it takes {self.seconds} seconds")
+        return Evaluation.refused(self.reason or f"its value is {self.value}")
 
 
 class Cost(Protocol[P_contra]):
@@ -36,6 +40,15 @@ class Cost(Protocol[P_contra]):
 
     def __call__(self, point: P_contra, /) -> Evaluation:
         """Predict or measure one point; never raises for a point of the space that the cost was made for."""
+        ...
+
+
+@runtime_checkable
+class BatchCost(Cost[P_contra], Protocol[P_contra]):
+    """A cost that takes less time for many points at once."""
+
+    def batch(self, points: Sequence[P_contra], /) -> Sequence[Evaluation]:
+        """What every point costs, in their order: as if it were asked for alone."""
         ...
 
 

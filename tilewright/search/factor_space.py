@@ -15,6 +15,7 @@ from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
 from tilewright.search.factors import count_factorisations, divisors, factorisations, prime_powers
 from tilewright.search.space import NoLegalPoint
+from tilewright.search.tree_search import one_by_one
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -177,6 +178,9 @@ class FactorSpace:
     def point(self, state: Open) -> Table:
         """The table of a state without open entries."""
         return tuple(tuple(factor for factor in factors if factor is not None) for factors in state)
+
+    def completions(self, state: Open, count: int, numbers: Generator) -> Sequence[Table]:
+        return one_by_one(self, state, count, numbers)
 
     def _propagated(self, state: Open) -> Open | None:
         """With the entries that are determined: the last one of a row, and all others where nothing is left."""

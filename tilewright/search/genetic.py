@@ -69,7 +69,7 @@ class Genetic(Generic[P]):
             if len(bred) == before:
                 return
             answers: Sequence[Evaluation] = yield Batch(children)
-            valid = [(each.seconds, point) for each, point in zip(answers, children, strict=True) if each.valid]
+            valid = [(each.value, point) for each, point in zip(answers, children, strict=True) if each.valid]
             parents = _best([*parents, *valid], self.space, self.keep)
 
     def _new(self, parents: Sequence[tuple[float, P]], numbers: Generator, bred: set[str]) -> P:

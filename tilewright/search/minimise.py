@@ -16,7 +16,7 @@ from typing import Any, Generic, Literal, NoReturn, TypeAlias, TypeVar
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError, InvalidFile
-from tilewright.search.cost import Budget, Cost, Evaluation
+from tilewright.search.cost import BatchCost, Budget, Cost, Evaluation
 from tilewright.search.method import Batch, Method
 from tilewright.search.records import Records
 from tilewright.search.space import canonical_json
@@ -55,7 +55,7 @@ def minimise(
     notes: Mapping[str, Any] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Outcome[P]:
-    """Search the space of `method` for the point of least seconds.
+    """Search the space of `method` for the point of least value.
 
     With an `executor` the points of a batch are evaluated at the same time; a process pool needs a cost and points that
     pickle; `workers.processes` makes one that bears Ctrl-C. `trace` names a file that gets every evaluation; a search
@@ -79,7 +79,7 @@ def minimise(
             file.close()
     if records is not None and outcome.best is not None and outcome.stopped != "interrupted":
         assert outcome.evaluation is not None
-        value = {"best": method.space.to_json(outcome.best), "seconds": outcome.evaluation.seconds}
+        value = {"best": method.space.to_json(outcome.best), "value": outcome.evaluation.value}
         records.keep(key, {**value, "stopped": outcome.stopped})
     return outcome
 
@@ -156,7 +156,7 @@ class _Run(Generic[P]):
         for place, step in self._evaluated(fresh[:allowed], batch.points, written, iteration):
             self._known[keys[place]] = step.evaluation
             self._steps.append(step)
-            if step.evaluation.valid and (self._best is None or step.evaluation.seconds < self._best[1].seconds):
+            if step.evaluation.valid and (self._best is None or step.evaluation.value < self._best[1].value):
                 self._best = batch.points[place], step.evaluation
             found.append(step.evaluation)
             self._check_seconds(step.time)
@@ -188,7 +188,7 @@ class _Run(Generic[P]):
             return
         self._check_seconds(self._clock() - self._began)
         for place, evaluation in zip(places[past:], self._computed([points[p] for p in places[past:]]), strict=True):
-            least = better(None if self._best is None else self._best[1].seconds, evaluation)
+            least = better(None if self._best is None else self._best[1].value, evaluation)
             step = Step(self._clock() - self._began, iteration, written[place], evaluation, least)
             if self._file is not None:
                 self._file.append(step)
@@ -198,6 +198,9 @@ class _Run(Generic[P]):
 
     def _computed(self, points: Sequence[P]) -> Iterator[Evaluation]:
         """What the points cost, in their order; in workers all at the same time."""
+        if self._executor is None and isinstance(self._cost, BatchCost):
+            yield from (each.checked() for each in self._cost.batch(points))
+            return
         if self._executor is None:
             yield from (self._cost(point).checked() for point in points)
             return
@@ -222,7 +225,7 @@ def _recorded(value: Any, method: Method[P], header: Header) -> Outcome[P] | Non
     """The outcome that a search kept; None where it is none, so that the search runs."""
     try:
         best = method.space.from_json(value["best"])
-        return Outcome(best, Evaluation(float(value["seconds"])), Trace(header, ()), value["stopped"])
+        return Outcome(best, Evaluation(float(value["value"])), Trace(header, ()), value["stopped"])
     except (CompileError, TypeError, LookupError, ValueError):
         return None
 

@@ -183,8 +183,8 @@ class Rounds(Generic[P]):
         run = self._runs[index]
         answers = yield Batch([(index, point) for point in points])
         for point, answer in zip(points, answers, strict=True):
-            run.note(point, answer.seconds)
-            self.measured.append(Measured(index, point, run.prediction(point), answer.seconds))
+            run.note(point, answer.value)
+            self.measured.append(Measured(index, point, run.prediction(point), answer.value))
 
     def _confirm(self) -> Generator[Batch[tuple[int, P]], Sequence[Evaluation], None]:
         """Measure the best points again, in turns: the least of many measurements was lucky as well as good.
@@ -202,7 +202,7 @@ class Rounds(Generic[P]):
             timings = []
             for _ in range(TURNS):
                 answers = yield Batch(points, again=True)
-                timings.append([each.seconds for each in answers])
+                timings.append([each.value for each in answers])
             for each, seconds in zip(asked, map(median, zip(*timings, strict=True)), strict=True):
                 each.seconds = seconds
                 self._runs[each.arm].note(each.point, seconds)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, TypeVar
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument, InvalidFile
@@ -19,6 +19,8 @@ from tilewright.search.cost import Evaluation
 from tilewright.search.space import canonical_json
 
 VERSION = 1  # of the file
+
+R = TypeVar("R", bound=Readable)
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,12 @@ class Header(Readable):
 
 
 def _evaluation(value: Any, place: Place, faults: list[Fault]) -> Any:
-    """The seconds of a valid point, or why it was refused."""
-    if isinstance(value, dict) and set(value) == {"seconds"}:
-        return Evaluation(finite(value["seconds"], (*place, "seconds"), faults))
+    """The value of a valid point, or why it was refused."""
+    if isinstance(value, dict) and set(value) == {"value"}:
+        return Evaluation(finite(value["value"], (*place, "value"), faults))
     if isinstance(value, dict) and set(value) == {"refused"}:
         return Evaluation.refused(string(value["refused"], (*place, "refused"), faults))
-    faults.append(Fault(place, f"is {str(value)[:60]}", 'legal are {"seconds": …} and {"refused": …}'))
+    faults.append(Fault(place, f"is {str(value)[:60]}", 'legal are {"value": …} and {"refused": …}'))
     return None
 
 
@@ -55,7 +57,7 @@ def _evaluation(value: Any, place: Place, faults: list[Fault]) -> Any:
 class Step(Readable):
     """One evaluation: seconds since the search began, the number of its batch, point and answer, the best so far.
 
-    `point` is a value of JSON. `best` is in seconds, None while no point was valid.
+    `point` is a value of JSON. `best` is the least value, None while no point was valid.
     """
 
     time: float = required(finite)
@@ -66,7 +68,7 @@ class Step(Readable):
 
     def to_json(self) -> dict[str, Any]:
         answer = self.evaluation
-        written = {"seconds": answer.seconds} if answer.valid else {"refused": answer.reason}
+        written = {"value": answer.value} if answer.valid else {"refused": answer.reason}
         return {"time": self.time, "iteration": self.iteration, "point": self.point, "evaluation": written,
                 "best": self.best}  # fmt: skip
 
@@ -88,7 +90,7 @@ class Trace:
         return trace
 
     def curve(self) -> tuple[tuple[int, float, float], ...]:
-        """How the search converged: (evaluations, seconds since it began, best seconds), from the first valid point."""
+        """How the search converged: (evaluations, seconds since it began, best value), from the first valid point."""
         return tuple(
             (number, step.time, step.best) for number, step in enumerate(self.steps, 1) if step.best is not None
         )
@@ -97,7 +99,7 @@ class Trace:
     def best(self) -> Step | None:
         """The first of the steps with the best evaluation."""
         valid = [step for step in self.steps if step.evaluation.valid]
-        return min(valid, key=lambda step: step.evaluation.seconds, default=None)
+        return min(valid, key=lambda step: step.evaluation.value, default=None)
 
     def lines(self) -> Iterator[str]:
         """The lines of the file, each with its end."""
@@ -114,25 +116,25 @@ def parse_trace(content: bytes, where: str) -> tuple[Trace | None, int]:
     values = [_line(line, f"{where}:{number}") for number, line in enumerate(content[:whole].split(b"\n")[:-1], 1)]
     if not values:
         return None, 0
-    header = Header.from_json(values[0], f"{where}:1")
+    header = _parsed(Header, values[0], f"{where}:1")
     if header.version != VERSION:
         raise InvalidFile(f"the trace has version {header.version}, this is version {VERSION}", where=where,
                           help="search again into another file")  # fmt: skip
-    steps = [Step.from_json(value, f"{where}:{number}") for number, value in enumerate(values[1:], 2)]
+    steps = [_parsed(Step, value, f"{where}:{number}") for number, value in enumerate(values[1:], 2)]
     best: float | None = None
     for number, step in enumerate(steps, 2):
         best = better(best, step.evaluation)
         if step.best != best:
-            message = f"best is {step.best}, but the least seconds so far are {best}"
+            message = f"best is {step.best}, but the least value so far is {best}"
             raise InvalidFile(message, where=f"{where}:{number}", help="search again into another file")
     return Trace(header, tuple(steps)), whole
 
 
 def better(best: float | None, evaluation: Evaluation) -> float | None:
-    """The least seconds after one more evaluation."""
-    if not evaluation.valid or (best is not None and best <= evaluation.seconds):
+    """The least value after one more evaluation."""
+    if not evaluation.valid or (best is not None and best <= evaluation.value):
         return best
-    return evaluation.seconds
+    return evaluation.value
 
 
 class TraceFile:
@@ -187,6 +189,14 @@ class TraceFile:
         except OSError as error:
             raise InvalidArgument(f"cannot write {self.path!r}: {reason(error)}", where="trace",
                                   help="what is written stays; continue where there is room") from error  # fmt: skip
+
+
+def _parsed(kind: type[R], value: Any, where: str) -> R:
+    try:
+        return kind.from_json(value, where)
+    except InvalidFile as error:
+        error.help = error.help or "search again into another file"
+        raise
 
 
 def _line(line: bytes, where: str) -> Any:

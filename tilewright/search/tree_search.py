@@ -2,7 +2,7 @@
 
 The space says which variables of a state are undecided, with the candidates of each, and what follows from a decision.
 A path from the root of the search tree decides one variable per step; a random completion of it gives a point, whose
-reward is the logarithm of its speed.
+reward falls with the logarithm of its value.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ S = TypeVar("S")  # a state: an immutable value in which some variables are deci
 
 INFEASIBLE = -20.0  # reward of what is no legal point, unless legal points are nearly as bad
 BELOW_WORST = 2.0  # it is so far below the worst of these
-_LEAST_SECONDS = 1e-300  # of a point that takes no time, whose logarithm is asked for
+_LEAST = 1e-300  # in place of a value of 0, whose logarithm is asked for
 
 
 class Decisions(Space[P], Protocol[P, S]):
@@ -45,6 +45,10 @@ class Decisions(Space[P], Protocol[P, S]):
 
     def point(self, state: S) -> P:
         """The point of a state without undecided variables."""
+        ...
+
+    def completions(self, state: S, count: int, numbers: Generator) -> Sequence[P]:
+        """`count` random legal points with the decisions of a state; fewer where it has few, or none is found."""
         ...
 
 
@@ -121,20 +125,26 @@ class TreeSearch(Generic[P, S]):
             return []
         if not node.untried:
             return [self.space.point(node.state)]
-        found = (self._completed(node.state, numbers) for _ in range(self.rollouts))
-        return [point for point in found if point is not None]
+        return list(self.space.completions(node.state, self.rollouts, numbers))
 
-    def _completed(self, state: S, numbers: Generator) -> P | None:
-        """A random point with the decisions of a state; None where the choices led to no legal one."""
-        while undecided := self.space.candidates(state):
-            variable = min(undecided, key=lambda each: len(undecided[each]))
-            values = undecided[variable]
-            decided = (self.space.decide(state, variable, values[place]) for place in numbers.permutation(len(values)))
-            following = next((each for each in decided if each is not None), None)
-            if following is None:
-                return None
-            state = following
-        return self.space.point(state)
+
+def one_by_one(space: Decisions[P, S], state: S, count: int, numbers: Generator) -> list[P]:
+    """`Decisions.completions` of any space: `count` times, random decisions until none is left."""
+    found = (_completed(space, state, numbers) for _ in range(count))
+    return [point for point in found if point is not None]
+
+
+def _completed(space: Decisions[P, S], state: S, numbers: Generator) -> P | None:
+    """A random point with the decisions of a state; None where the choices led to no legal one."""
+    while undecided := space.candidates(state):
+        variable = min(undecided, key=lambda each: len(undecided[each]))
+        values = undecided[variable]
+        decided = (space.decide(state, variable, values[place]) for place in numbers.permutation(len(values)))
+        following = next((each for each in decided if each is not None), None)
+        if following is None:
+            return None
+        state = following
+    return space.point(state)
 
 
 def upper_bound(mean: float, parent_visits: int, visits: int, exploration: float) -> float:
@@ -147,8 +157,8 @@ def upper_bound(mean: float, parent_visits: int, visits: int, exploration: float
 
 
 def reward(evaluation: Evaluation) -> float:
-    """The reward of a valid point: -log10 of its seconds."""
-    return -log10(max(evaluation.seconds, _LEAST_SECONDS))
+    """The reward of a valid point: -log10 of its value."""
+    return -log10(max(evaluation.value, _LEAST))
 
 
 def infeasible(worst: float) -> float:

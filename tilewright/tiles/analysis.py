@@ -9,26 +9,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-import numpy as np
-
 from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
 from tilewright.tiles.energy import access_energies, mac_energy
 from tilewright.tiles.latency import Phases, phases, stepwise, words
-from tilewright.tiles.movement import Boundaries, Point
+from tilewright.tiles.movement import Boundaries
 from tilewright.tiles.nest import Topology, Unanalysable
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import (
+    Factors,
     Level,
     Number,
     Resources,
     footprint_bytes,
     footprints,
     greatest,
+    instances,
     processing_elements,
 )
 from tilewright.tiles.traffic import Moved, Traffic
-from tilewright.tiles.tree import SIMULTANEOUS, Binding, Node, Path, Scope, Tile, TileTree
+from tilewright.tiles.tree import Path, Tile, TileTree
 
 Mode = Literal["phases", "stepwise"]
 
@@ -64,8 +64,8 @@ class LevelUse:
 
     @property
     def spatial_use(self) -> Number:
-        """The part of the level's instances that is used."""
-        return self.instances / self.level.instances
+        """The part of the level's instances that is used; 0 where their number is unlimited."""
+        return 0 * self.instances if self.level.instances is None else self.instances / self.level.instances
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class Analyser:
         energy = sum(every * self._operation_energy(op) for op, (every, _) in points.items())
         held = footprints(nest.tree, nest.problem, dedupe=True, weight=footprint_bytes, factors=placed)
         uses = tuple(
-            self._use(number, point, traffic, times, held, {op: every for op, (every, _) in points.items()}, cycles)
+            self._use(number, placed, traffic, times, held, {op: every for op, (every, _) in points.items()}, cycles)
             for number in range(len(nest.levels))
         )
         available = resources.units if resources.units is not None else units
@@ -183,7 +183,7 @@ class Analyser:
     def _use(
         self,
         number: int,
-        point: Point,
+        placed: Factors,
         traffic: Traffic,
         times: Mapping[Path, Phases],
         held: Mapping[Path, Number],
@@ -218,7 +218,7 @@ class Analyser:
             read * read_energy + (update + fill) * write_energy,
             source,
             footprint,
-            _instances(nest.tree, nest, number, point, ()),
+            instances(nest.tree, self.resources, number, placed),
             slowdown,
             (read + update) / greatest(cycles, 1e-9),
         )
@@ -242,21 +242,3 @@ class Analyser:
             writes[op] = count
         names = dict.fromkeys((*reads, *writes))
         return {name: Moved(reads.get(name, 0), reads.get(name, 0), writes.get(name, 0)) for name in names}
-
-
-def _instances(node: Node, nest: Topology, level: int, point: Point, path: Path) -> Number:
-    """How many instances of a level a subtree uses."""
-    if isinstance(node, Tile) and nest.level(path) < level:
-        used = _instances(node.child, nest, level, point, (*path, 0))
-        for loop in nest.loops[path]:
-            used = used * (point.factors[loop] if node.binding is Binding.SP else 1)
-        return used
-    if isinstance(node, Scope):
-        parts = [_instances(child, nest, level, point, (*path, n)) for n, child in enumerate(node.children)]
-        if node.kind in SIMULTANEOUS and any(np.any(part > 1) for part in parts):
-            return sum(parts)
-        most = parts[0]
-        for part in parts[1:]:
-            most = greatest(most, part)
-        return most
-    return 1

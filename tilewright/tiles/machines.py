@@ -61,7 +61,7 @@ def _accelerator(machine: Accelerator) -> Resources:
 
 def _cpu(machine: Cpu) -> Resources:
     dram = machine.dram.bytes_per_second / machine.nominal_clock_hz
-    levels = [Level("DRAM", machine.dram.capacity_bytes, word_bits=BYTE_BITS, technology="dram",
+    levels = [Level("DRAM", machine.dram.capacity_bytes, instances=1, word_bits=BYTE_BITS, technology="dram",
                     read_words_per_cycle=dram, write_words_per_cycle=dram, shares_port=True)]  # fmt: skip
     for cache in reversed(machine.caches):
         per_core = cache.bytes_per_cycle
@@ -81,8 +81,8 @@ def _gpu(machine: Gpu) -> Resources:
     dram = machine.dram.bytes_per_second / machine.clock_hz
     shared = machine.shared_bytes_per_cycle
     levels = (
-        Level("DRAM", machine.dram.capacity_bytes, word_bits=BYTE_BITS, technology="dram", read_words_per_cycle=dram,
-              write_words_per_cycle=dram, shares_port=True),
+        Level("DRAM", machine.dram.capacity_bytes, instances=1, word_bits=BYTE_BITS, technology="dram",
+              read_words_per_cycle=dram, write_words_per_cycle=dram, shares_port=True),
         Level("SHARED", machine.shared_bytes_per_multiprocessor, multicast=True, instances=machine.multiprocessors,
               word_bits=BYTE_BITS, read_words_per_cycle=shared, write_words_per_cycle=shared, shares_port=True),
         Level("REG", machine.registers_per_multiprocessor * FLOAT_BITS // BYTE_BITS, reduce=True,

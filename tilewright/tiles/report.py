@@ -57,10 +57,14 @@ def rows(found: Mapping[str, Any]) -> list[list[str]]:
         [
             name, _count(level["footprint"]), "" if level["capacity"] is None else _count(level["capacity"]),
             *(_count(sum(moved[kind] for moved in level["tensors"].values())) for kind in ("fill", "read", "update")),
-            f"{level['instances']} of {level['of']}", f"{level['slowdown']:.2f}", f"{level['energy']:.4g}",
+            _part(level["instances"], level["of"]), f"{level['slowdown']:.2f}", f"{level['energy']:.4g}",
         ]
         for name, level in found["levels"].items()
     ]  # fmt: skip
+
+
+def _part(used: int, available: int | None) -> str:
+    return str(used) if available is None else f"{used} of {available}"
 
 
 def _count(value: float) -> str:

@@ -42,7 +42,7 @@ Factors = Mapping[tuple[Path, int], Number]  #: of loops, by the path of the til
 
 @dataclass(frozen=True)
 class Level:
-    """One memory level: bytes of one instance (None: enough), what its network can do, and what the analysis needs.
+    """One memory level: bytes of an instance and how many there are (None: enough), and what the analysis needs.
 
     With `reduce` it adds up what several units computed; with `multicast` one read serves several instances further in.
     Rates are per instance (None: unlimited), energies per word in 16-bit multiply-adds (None: by `technology`). The
@@ -53,7 +53,7 @@ class Level:
     capacity_bytes: int | None = None
     reduce: bool = False
     multicast: bool = True
-    instances: int = 1
+    instances: int | None = None
     word_bits: int = 16
     technology: str = "sram"
     read_words_per_cycle: float | None = None
@@ -82,6 +82,12 @@ class Resources:
     operations_per_cycle: float = 1.0
     operation_energy_macs: float | None = None
     compute_latency_cycles: float = 0.0
+
+    def fanout(self, number: int) -> int | None:
+        """How many instances of a memory level one of the level outside it feeds; of the innermost one, units."""
+        outside = self.levels[number - 1].instances
+        count = self.units if number == len(self.levels) - 1 else self.levels[number].instances
+        return None if count is None or outside is None else max(1, count // outside)
 
     def level(self, name: str) -> int | None:
         """The position of a level, 0 for the outermost."""
@@ -115,6 +121,46 @@ def processing_elements(tree: Node, factors: Factors | None = None, path: Path =
         return processing_elements(tree.child, factors, (*path, 0))
     needed = [processing_elements(child, factors, (*path, number)) for number, child in enumerate(tree.children)]
     return sum(needed) if tree.kind in SIMULTANEOUS else reduce(greatest, needed)
+
+
+def instances(tree: Node, resources: Resources, number: int, factors: Factors | None = None) -> Number:
+    """Instances of memory level `number` that a tree uses; `factors` is that of `processing_elements`.
+
+    Children of `Pipe` and `Para` exchange data in the level right inside the tile around them, whose instances they
+    share; further in each has its own.
+    """
+    return _spread(tree, resources, number, range(number), factors)
+
+
+def fed(tree: Node, resources: Resources, number: int, factors: Factors | None = None) -> Number:
+    """As `instances`, those that one instance of the level outside it feeds; units in place of the innermost level."""
+    return _spread(tree, resources, number, range(number - 1, number), factors)
+
+
+def _spread(
+    node: Node, resources: Resources, number: int, levels: range, factors: Factors | None, around: int = 0,
+    path: Path = (),
+) -> Number:  # fmt: skip
+    """The product of spatial factors of tiles at these levels, outside level `number`; `around` is that of the node."""
+    if isinstance(node, Leaf):
+        return 1
+    if isinstance(node, Tile):
+        around = resources.level(node.level) or 0
+        if around >= number:
+            return 1
+        used = _spread(node.child, resources, number, levels, factors, around, (*path, 0))
+        for place, loop in enumerate(node.loops):
+            if node.binding is Binding.SP and around in levels:
+                used = used * _factor(loop, factors, path, place)
+        return used
+    if isinstance(node, Stage):
+        return _spread(node.child, resources, number, levels, factors, around, (*path, 0))
+    parts = [
+        _spread(child, resources, number, levels, factors, around, (*path, place))
+        for place, child in enumerate(node.children)
+    ]
+    last = number == len(resources.levels) - 1
+    return sum(parts) if node.kind in SIMULTANEOUS and (last or number > around + 1) else reduce(greatest, parts)
 
 
 def _factor(loop: Loop, factors: Factors | None, path: Path, number: int) -> Number:

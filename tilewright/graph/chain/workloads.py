@@ -65,11 +65,25 @@ CONV_CHAINS = (
     ConvChain(256, 56, 56, 256, 64, 1, 1, 1, 1),
 )
 
+NETWORKS = (
+    "bert-small", "bert-base", "bert-large", "vit-base-14", "vit-large-14", "vit-huge-14", "vit-base-16",
+    "vit-large-16", "vit-huge-16", "mlp-mixer-512", "mlp-mixer-768", "mlp-mixer-1024",
+)  # fmt: skip
+"""Whose chains `GEMM_CHAINS` are, in their order; those of MLP-Mixer by their rows."""
+
 NAMES = (
     *(f"gemm-chain-G{number}" for number in range(1, len(GEMM_CHAINS) + 1)),
     *(f"gemm-chain-G{number}-softmax" for number in range(1, len(GEMM_CHAINS) + 1)),
     *(f"conv-chain-C{number}" for number in range(1, len(CONV_CHAINS) + 1)),
 )
+
+
+#: Workloads by kind: what the names begin and end with.
+KINDS = {
+    "attention": ("gemm-chain-G", "-softmax"),
+    "gemm-chain": ("gemm-chain-G", ""),
+    "conv-chain": ("conv-chain-C", ""),
+}
 
 
 def workload(name: str, dtype: DType = "f32") -> tuple[Compute, ...]:
@@ -88,6 +102,28 @@ def workload(name: str, dtype: DType = "f32") -> tuple[Compute, ...]:
     c = CONV_CHAINS[int(number[1:]) - 1]
     strides, kernels = (c.stride1, c.stride2), (c.kernel1, c.kernel2)
     return two_convolutions(c.channels, c.height, c.middle, c.filters, strides, kernels, dtype)
+
+
+def shaped(kind: str, shape: str) -> str:
+    """The name of a workload by its kind and its shape: a number of the thesis' tables, or a network.
+
+    Raises InvalidArgument for another kind, or a shape that the kind does not have.
+
+    >>> shaped("attention", "bert-base")
+    'gemm-chain-G2-softmax'
+    """
+    if kind not in KINDS:
+        raise InvalidArgument(f"unknown workload {kind!r}", where="--workload", help=f"one of {', '.join(KINDS)}")
+    prefix, suffix = KINDS[kind]
+    if prefix == "gemm-chain-G" and shape.lower() in NETWORKS:
+        shape = f"G{NETWORKS.index(shape.lower()) + 1}"
+    name = f"{prefix[:-1]}{shape.upper()}{suffix}"
+    if name not in NAMES:
+        networks = f" or a network: {', '.join(NETWORKS)}" if prefix == "gemm-chain-G" else ""
+        count = len(GEMM_CHAINS if prefix == "gemm-chain-G" else CONV_CHAINS)
+        raise InvalidArgument(f"{kind} has no shape {shape!r}", where="--shape",
+                              help=f"{prefix[-1]}1 to {prefix[-1]}{count}{networks}")  # fmt: skip
+    return name
 
 
 def two_products(batch: int, m: int, n: int, k: int, l: int, dtype: DType) -> tuple[Compute, ...]:
@@ -134,3 +170,27 @@ def two_convolutions(
         t = t[:, :, :rows, :rows]
     y = conv.conv(t, w2, strides=strides[1], pads=(kernels[1] - 1) // 2, name="conv2")
     return builder.finish([y]).nodes
+
+
+def unpadded_convolutions(chain: ConvChain, dtype: DType) -> tuple[Compute, ...]:
+    """The two sums of a convolution chain alone, as tile trees of dataflows have them: what padding adds is input.
+
+    The last result has the extents of the padded chain; the first has as many rows as it needs for that.
+    """
+    rows = chain.height // chain.stride1 // chain.stride2
+    between = chain.stride2 * (rows - 1) + chain.kernel2
+    size = chain.stride1 * (between - 1) + chain.kernel1
+
+    def at(axis: str, stride: int, window: str) -> str:
+        return f"{axis} + {window}" if stride == 1 else f"{stride} * {axis} + {window}"
+
+    channels, middle, k1, k2 = chain.channels, chain.middle, chain.kernel1, chain.kernel2
+    x = f"X[c, {at('h', chain.stride1, 'r')}, {at('w', chain.stride1, 's')}]"
+    t = f"T[l, {at('p', chain.stride2, 'u')}, {at('q', chain.stride2, 'v')}]"
+    return parse_graph(f"""
+        input X: {dtype}[{channels}, {size}, {size}]
+        input W1: {dtype}[{middle}, {channels}, {k1}, {k1}]
+        input W2: {dtype}[{chain.filters}, {middle}, {k2}, {k2}]
+        T: {dtype}[l:{middle}, h:{between}, w:{between}] += {x} * W1[l, c, r, s] over c:{channels}, r:{k1}, s:{k1}
+        Y: {dtype}[k:{chain.filters}, p:{rows}, q:{rows}] += {t} * W2[k, l, u, v] over l:{middle}, u:{k2}, v:{k2}
+        output Y""").nodes

@@ -63,7 +63,7 @@ class Convolutions:
         return in_turn([self.nest(op, above) for op in (self.first, *self.maps)])
 
     def nest(self, op: str, above: Sequence[str]) -> TileTree:
-        """``[CONV] = @L1 for c,l,h,w { par … { @L0 for r,s { op } } }``: windows are whole and innermost."""
+        """``[CONV] = @L1 for c,l,h,w,r,s { par … { @L0 for r,s { op } } }``: windows are innermost."""
         problem = self.nests.problem
         return self.nests.nest(op, above, _windows(problem, problem.compute(op)))
 

@@ -35,7 +35,8 @@ class Nests:
         """The nest of an operator inside tiles with the loops `above`, from the level inside DRAM to the innermost.
 
         Each level has the operator's loops in turn, and its spatial ones on distinct units; the innermost one has one
-        step, and all of the loops that are `whole`, such as windows, which no other level cuts.
+        step of all loops but those that are `whole`, such as windows: these stand in the two innermost levels only, in
+        the innermost one as far as it has room.
         """
         loops = self.loops(op, above)
         cut = [name for name in loops if name not in whole]
@@ -45,7 +46,8 @@ class Nests:
         for level in reversed(self.levels[1:-1]):
             if spread:
                 tree = Tile(level, tuple(map(Loop, spread)), tree, Binding.SP)
-            tree = Tile(level, tuple(map(Loop, cut)) or (Loop(ONCE, 1),), tree)
+            own = loops if level == self.levels[-2] else cut
+            tree = Tile(level, tuple(map(Loop, own)) or (Loop(ONCE, 1),), tree)
         return tree
 
     def loops(self, op: str, above: Sequence[str] = ()) -> list[str]:

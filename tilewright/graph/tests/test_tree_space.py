@@ -312,7 +312,7 @@ def test_a_genetic_search_with_tree_searches_inside_finds_what_exhaustive_search
         factors = TreeFactors(space.tree(genome), space.problem, space.resources)
         found = minimise(FactorCost(factors, made_up), Exhaustive(factors)).evaluation
         assert found is not None
-        best = found.seconds if best is None else min(best, found.seconds)
+        best = found.value if best is None else min(best, found.value)
     outcome = minimise(fitness, Genetic(space, population=6, keep=3, rounds=6))
     assert outcome.best is not None
     assert outcome.evaluation == Evaluation(best)

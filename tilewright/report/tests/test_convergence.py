@@ -50,7 +50,7 @@ def test_a_picture_is_drawn(tmp_path: Path) -> None:
     assert all(each in text for each in ("seed 0", "seed 1", "best so far, in seconds"))
 
 
-@pytest.mark.parametrize(("made", "message"), [(Trace(trace(0).header, ()), "no valid"), (trace(0, 0.0), "no time")])
+@pytest.mark.parametrize(("made", "message"), [(Trace(trace(0).header, ()), "no valid"), (trace(0, 0.0), "of value 0")])
 def test_traces_that_cannot_be_drawn_are_refused(made: Trace, message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         convergence({"x": made})

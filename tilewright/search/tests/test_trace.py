@@ -47,7 +47,7 @@ def test_a_file_has_a_header_and_a_line_per_evaluation(tmp_path: Path) -> None:
     assert header["space"] == json.loads(json.dumps(SPACE.identity))
     assert len(steps) == 40
     assert all(list(step) == ["time", "iteration", "point", "evaluation", "best"] for step in steps)
-    assert {tuple(step["evaluation"]) for step in steps} == {("seconds",), ("refused",)}
+    assert {tuple(step["evaluation"]) for step in steps} == {("value",), ("refused",)}
 
 
 @pytest.mark.parametrize("cut", range(1, 400, 7))
@@ -113,10 +113,10 @@ def test_a_damaged_file_is_refused_with_its_line_or_read(seed: int, tmp_path: Pa
     [
         ("x", "no JSON"), ("NaN", "NaN is no number"), ("[" * 100_000, "no JSON"), ("9" * 10_000, "no JSON"),
         ("{}", "time is missing"), ("[]", "not a mapping"),
-        ('{"time":0,"iteration":-1,"point":1,"evaluation":{"seconds":1},"best":null}', "iteration is -1"),
-        ('{"time":0,"iteration":0,"point":1,"evaluation":{"seconds":1e999},"best":null}', "seconds is inf"),
+        ('{"time":0,"iteration":-1,"point":1,"evaluation":{"value":1},"best":null}', "iteration is -1"),
+        ('{"time":0,"iteration":0,"point":1,"evaluation":{"value":1e999},"best":null}', "value is inf"),
         ('{"time":0,"iteration":0,"point":1,"evaluation":{},"best":null}', "evaluation is {}"),
-        ('{"time":0,"iteration":0,"point":1,"evaluation":{"seconds":1},"best":2}', r"best is 2\.0, but the least .* 1"),
+        ('{"time":0,"iteration":0,"point":1,"evaluation":{"value":1},"best":2}', r"best is 2\.0, but the least .* 1"),
         ('{"time":0,"iteration":0,"point":1,"evaluation":{"refused":""},"best":2}', "best is 2"),
     ],
 )  # fmt: skip

@@ -185,7 +185,9 @@ SOFTMAX = """
 """
 GEMM = "input A: f32[8, 4]\ninput B: f32[4, 6]\nC: f32[m:8, n:6] += A[m, k] * B[k, n] over k:4\noutput C\n"
 PAIR = "input A: f32[8]\nB: f32[i:8] = exp(A[i])\nC: f32[i:8] = exp(B[i])\noutput C\n"
-MACHINE = Resources((Level("DRAM"), Level("L1", 256), Level("REG", 64, reduce=True)), units=16)
+MACHINE = Resources(
+    (Level("DRAM", instances=1), Level("L1", 256, instances=4), Level("REG", 64, reduce=True)), units=16
+)
 
 
 @pytest.mark.parametrize(
@@ -215,6 +217,10 @@ MACHINE = Resources((Level("DRAM"), Level("L1", 256), Level("REG", 64, reduce=Tr
          "l:4 at DRAM surrounds M and E, which needs the max over all of l", "running maximum and sum"),
         (PAIR, "@DRAM for i:2 { @L3 for i:2 { seq[@REG for i:2 { op B }, @REG for i:2 { op C }] } }",
          legality.TooLarge, "level L3 does not exist", "from the outside in: DRAM, L1, REG"),
+        (GEMM, "@DRAM par m:8 { @L1 for n:6, k:4 { op C } }", legality.TooLarge,
+         "one instance of DRAM feeds 8 instances of L1, the machine has 4 there", "are 2 times smaller"),
+        (GEMM, "@DRAM for m:8 { @L1 par n:6 { @REG for k:4 { op C } } }", legality.TooLarge,
+         "one instance of L1 feeds 6 units, the machine has 4 there", "at L1 as for until their factors are 2 times"),
         (GEMM, "@L1 for m:8 { @DRAM for n:6, k:4 { op C } }", legality.TooLarge, "level DRAM lies outside L1", "DRAM"),
         (GEMM, "@DRAM par m:8 { par n:6 { @L1 for k:4 { op C } } }", legality.TooLarge,
          "keeps 48 units busy, the machine has 16", "3 times smaller"),

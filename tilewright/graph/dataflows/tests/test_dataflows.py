@@ -60,8 +60,8 @@ def convolutions(maps: bool = False) -> Problem:
 
 QK = "@L1 for b, m, l, a { par b, m, l { @L0 for b:1, m:1, l:1, a:1 { op QK } } }"
 PV = "@L1 for b, m, n, l { par b, m, n { @L0 for b:1, m:1, n:1, l:1 { op PV } } }"
-CONV2 = "@L1 for b, k, h, w, l { par b, k, h, w { @L0 for b:1, k:1, h:1, w:1, l:1, u, v { op C2 } } }"
-BLOCKS = "@L1 for b, l, c { par b, l { @L0 for b:1, l:1, c:1, r, s { op C1 } } }"  # rows follow those of C2
+CONV2 = "@L1 for b, k, h, w, l, u, v { par b, k, h, w { @L0 for b:1, k:1, h:1, w:1, l:1, u, v { op C2 } } }"
+BLOCKS = "@L1 for b, l, c, r, s { par b, l { @L0 for b:1, l:1, c:1, r, s { op C1 } } }"  # rows follow those of C2
 
 EXPECTED = {
     "Layerwise": f"seq[ @DRAM for b, m, l {{ par b, m {{ {QK} }} }}, @DRAM for b, m, l {{ par b, m {{ {PV} }} }} ]",
@@ -86,7 +86,7 @@ def test_trees_of_convolutions_are_those_of_the_table() -> None:
     assert trees["TileFlow"] == parse_tree(
         f"@DRAM for b, h, w, l {{ pipe[ par h, w {{ {BLOCKS} }}, par h, w {{ @DRAM for k {{ {CONV2} }} }} ] }}"
     )
-    rows = "@L1 for b, l, C1.w, c { par b, l, C1.w { @L0 for b:1, l:1, C1.w:1, c:1, r, s { op C1 } } }"
+    rows = "@L1 for b, l, C1.w, c, r, s { par b, l, C1.w { @L0 for b:1, l:1, C1.w:1, c:1, r, s { op C1 } } }"
     assert trees["ISOS"] == parse_tree(f"@DRAM for b, h {{ pipe[ par h {{ {rows} }}, par h {{ {CONV2} }} ] }}")
 
 
