@@ -121,7 +121,7 @@ def test_it_is_a_cost_and_explains_itself() -> None:
     cost = ProductCost(gemm(60, 64, 64), RECORD, ZNVER5)
     evaluation = cost(tiled(6, 64))
     assert evaluation.valid
-    assert evaluation.seconds == cost.predict(tiled(6, 64)).seconds
+    assert evaluation.value == cost.predict(tiled(6, 64)).seconds
     assert "bound by compute" in cost.predict(tiled(6, 64)).explain()
 
 
