@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from tilewright.dataclass import dataclass
 from tilewright.expr.text import parse_graph
-from tilewright.tiles.nest import Topology, Unanalysable
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Level, Resources
+from tilewright.tiles.topology import Topology, Unanalysable
 from tilewright.tiles.tree import ONCE, Binding, Kind, Leaf, Loop, Scope, Stage, Tile, TileTree
 
 GEMM = """
@@ -108,9 +108,9 @@ def random_case(roll: random.Random, texts: Sequence[str] = PROBLEMS) -> Case:
 
 def _holds(tree: TileTree, problem: Problem) -> bool:
     """Whether every tensor has a level that holds it."""
-    nest = Topology(tree, problem)
+    topology = Topology(tree, problem)
     try:
-        return all(nest.source(top, name) >= 0 for top in nest.tops for name in problem.tensors())
+        return all(topology.source(top, name) >= 0 for top in topology.tops for name in problem.tensors())
     except (Unanalysable, IndexError):
         return False
 
@@ -166,7 +166,7 @@ class _Trees:
     def node(self, ops: tuple[str, ...], blocks: Blocks, level: int, first: bool = False) -> TileTree | Leaf:
         """A subtree of these expressions, whose tiles are at `level` or further in."""
         if len(ops) == 1:
-            return self.nest(ops[0], dict(blocks), level)
+            return self.topology(ops[0], dict(blocks), level)
         if first and self.roll.random() < 0.15:
             return self.scope(ops, blocks, level)
         tiles = self.roll.choice((1, 1, 2))
@@ -204,7 +204,7 @@ class _Trees:
                 nodes.append(node)
         return Scope(self.roll.choice(tuple(Kind)), tuple(nodes))
 
-    def nest(self, op: str, blocks: Blocks, level: int) -> TileTree | Leaf:
+    def topology(self, op: str, blocks: Blocks, level: int) -> TileTree | Leaf:
         """Tiles of one expression that use up all that is left of its axes."""
         own = [*self.names[op], *(name for name in self.derived[op] if self.roll.random() < 0.5)]
         for name in self.derived[op]:

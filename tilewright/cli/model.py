@@ -74,7 +74,7 @@ def model(
     from tilewright.tiles.legality import TooLarge, violations
     from tilewright.tiles.machines import resources
     from tilewright.tiles.notation import print_tree
-    from tilewright.tiles.report import facts
+    from tilewright.tiles.summary import facts
 
     outputs = [] if csv_prefix is None else [Path(f"{csv_prefix}{end}") for end in (".csv", ".mapping.txt")]
     for path in outputs:
@@ -110,7 +110,7 @@ def model(
 
 
 def _show(shown: dict[str, Any]) -> None:
-    from tilewright.tiles.report import rows
+    from tilewright.tiles.summary import rows
 
     for message in shown["too_large"]:
         print(f"too large: {message}")

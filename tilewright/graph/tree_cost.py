@@ -13,8 +13,8 @@ from tilewright.graph.tree_factors import Factors, TreeFactors
 from tilewright.search.cost import Evaluation
 from tilewright.tiles.analysis import Analyser
 from tilewright.tiles.legality import violations
-from tilewright.tiles.nest import Unanalysable
 from tilewright.tiles.resources import Resources
+from tilewright.tiles.topology import Unanalysable
 
 Objective: TypeAlias = Literal["cycles", "energy"]
 

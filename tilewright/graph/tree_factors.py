@@ -22,6 +22,7 @@ from tilewright.graph.open_tiles import follows
 from tilewright.search.cost import Evaluation
 from tilewright.search.factors import divisors, prime_powers
 from tilewright.search.space import NoLegalPoint
+from tilewright.search.tree_search import completed
 from tilewright.tiles.legality import TooLarge, WrongCoverage, fit, violations
 from tilewright.tiles.notation import print_tree
 from tilewright.tiles.problem import Problem
@@ -119,7 +120,7 @@ class TreeFactors:
         found = None
         if start is not None:
             drawn = self.completions(start, 1, numbers)
-            found = drawn[0] if drawn else self._completed(start, numbers)
+            found = drawn[0] if drawn else completed(self, start, numbers)
         if found is None:
             raise NoLegalPoint(f"no factors of {print_tree(self.open_tree)} are legal", help="more memory, or levels")
         return found
@@ -221,19 +222,6 @@ class TreeFactors:
                         factors[number] = chain.extent // done
                     changed = True
         return None if self.refuses(tuple(factors)) else tuple(factors)
-
-    def _completed(self, state: OpenFactors, numbers: Generator) -> Factors | None:
-        """Random legal factors that begin so, by trying every choice if need be; None where there are none."""
-        undecided = self.candidates(state)
-        if not undecided:
-            return self.point(state)
-        variable = min(undecided, key=lambda number: len(undecided[number]))
-        for choice in numbers.permutation(len(undecided[variable])):
-            decided = self.decide(state, variable, undecided[variable][choice])
-            found = None if decided is None else self._completed(decided, numbers)
-            if found is not None:
-                return found
-        return None
 
     # The open loops of the tree
 

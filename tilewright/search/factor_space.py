@@ -15,7 +15,7 @@ from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
 from tilewright.search.factors import count_factorisations, divisors, factorisations, prime_powers
 from tilewright.search.space import NoLegalPoint
-from tilewright.search.tree_search import one_by_one
+from tilewright.search.tree_search import completed, one_by_one
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -119,7 +119,7 @@ class FactorSpace:
             if not self.refuses(drawn):
                 return drawn
         start = self.start()
-        found = None if start is None else self._completed(start, numbers)
+        found = None if start is None else completed(self, start, numbers)
         if found is None:
             rows = ", ".join(map(str, self.rows))
             raise NoLegalPoint(f"no factors of {rows} obey the constraint", help="relax it, or give fewer factors")
@@ -191,19 +191,6 @@ class FactorSpace:
                 factors = tuple(rest if factor is None else factor for factor in factors)
             found.append(factors)
         return None if self.refuses(tuple(found)) else tuple(found)
-
-    def _completed(self, state: Open, numbers: Generator) -> Table | None:
-        """A random legal table with these entries, by trying every choice if need be; None where there is none."""
-        undecided = self.candidates(state)
-        if not undecided:
-            return self.point(state)
-        variable = min(undecided, key=lambda entry: len(undecided[entry]))
-        for choice in numbers.permutation(len(undecided[variable])):
-            decided = self.decide(state, variable, undecided[variable][choice])
-            found = None if decided is None else self._completed(decided, numbers)
-            if found is not None:
-                return found
-        return None
 
     # Genomes: a column per row
 

@@ -130,21 +130,23 @@ class TreeSearch(Generic[P, S]):
 
 def one_by_one(space: Decisions[P, S], state: S, count: int, numbers: Generator) -> list[P]:
     """`Decisions.completions` of any space: `count` times, random decisions until none is left."""
-    found = (_completed(space, state, numbers) for _ in range(count))
+    found = (completed(space, state, numbers) for _ in range(count))
     return [point for point in found if point is not None]
 
 
-def _completed(space: Decisions[P, S], state: S, numbers: Generator) -> P | None:
-    """A random point with the decisions of a state; None where the choices led to no legal one."""
-    while undecided := space.candidates(state):
-        variable = min(undecided, key=lambda each: len(undecided[each]))
-        values = undecided[variable]
-        decided = (space.decide(state, variable, values[place]) for place in numbers.permutation(len(values)))
-        following = next((each for each in decided if each is not None), None)
-        if following is None:
-            return None
-        state = following
-    return space.point(state)
+def completed(space: Decisions[P, S], state: S, numbers: Generator) -> P | None:
+    """A random legal point with the decisions of a state, None where there is none; tries every choice if need be."""
+    undecided = space.candidates(state)
+    if not undecided:
+        return space.point(state)
+    variable = min(undecided, key=lambda each: len(undecided[each]))
+    values = undecided[variable]
+    for place in numbers.permutation(len(values)):
+        following = space.decide(state, variable, values[place])
+        found = None if following is None else completed(space, following, numbers)
+        if found is not None:
+            return found
+    return None
 
 
 def upper_bound(mean: float, parent_visits: int, visits: int, exploration: float) -> float:

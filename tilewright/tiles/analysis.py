@@ -14,7 +14,6 @@ from tilewright.expr import dtypes
 from tilewright.tiles.energy import access_energies, mac_energy
 from tilewright.tiles.latency import Phases, phases, stepwise, words
 from tilewright.tiles.movement import Boundaries
-from tilewright.tiles.nest import Topology, Unanalysable
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import (
     Factors,
@@ -27,6 +26,7 @@ from tilewright.tiles.resources import (
     instances,
     processing_elements,
 )
+from tilewright.tiles.topology import Topology, Unanalysable
 from tilewright.tiles.traffic import Moved, Traffic
 from tilewright.tiles.tree import Path, Tile, TileTree
 
@@ -130,15 +130,15 @@ class Analyser:
 
     def __init__(self, tree: TileTree, problem: Problem, resources: Resources, *, compat_evict: bool = False) -> None:
         self.resources = resources
-        self.nest = Topology(tree, problem, resources)
-        self.boundaries = Boundaries(self.nest, compat_evict=compat_evict)
+        self.topology = Topology(tree, problem, resources)
+        self.boundaries = Boundaries(self.topology, compat_evict=compat_evict)
 
     def analysis(self, factors: Any = None, *, mode: Mode = "phases", exact_pipe: bool = False) -> Analysis:
         """As `analyse`, with these factors."""
-        nest, resources = self.nest, self.resources
+        topology, resources = self.topology, self.resources
         point = self.boundaries.point(factors)
         # The units' own registers are not moved between: what they read is the operands of every operation.
-        traffic = self.boundaries.traffic_at(point, outermost=len(nest.levels) - 1)
+        traffic = self.boundaries.traffic_at(point, outermost=len(topology.levels) - 1)
         times = phases(self.boundaries, point, traffic, resources, exact_pipe=exact_pipe)
         cycles = times[()].cycles
         if mode == "stepwise":
@@ -147,15 +147,15 @@ class Analyser:
                     "step-wise latency of a batch of trees", where="tile tree", help="one tree at a time, or phases"
                 )
             cycles = stepwise(self.boundaries, point, traffic, resources, times)
-        points = {op: self.boundaries.points(point, op) for op in nest.places}
+        points = {op: self.boundaries.points(point, op) for op in topology.places}
         operations = sum(every for every, _ in points.values())
         placed = {(loop.tile, loop.index): factor for loop, factor in point.factors.items()}
-        units = processing_elements(nest.tree, placed)
+        units = processing_elements(topology.tree, placed)
         energy = sum(every * self._operation_energy(op) for op, (every, _) in points.items())
-        held = footprints(nest.tree, nest.problem, dedupe=True, weight=footprint_bytes, factors=placed)
+        held = footprints(topology.tree, topology.problem, dedupe=True, weight=footprint_bytes, factors=placed)
         uses = tuple(
             self._use(number, placed, traffic, times, held, {op: every for op, (every, _) in points.items()}, cycles)
-            for number in range(len(nest.levels))
+            for number in range(len(topology.levels))
         )
         available = resources.units if resources.units is not None else units
         return Analysis(
@@ -175,7 +175,7 @@ class Analyser:
     def _operation_energy(self, op: str) -> float:
         if self.resources.operation_energy_macs is not None:
             return self.resources.operation_energy_macs
-        compute = self.nest.computes[op]
+        compute = self.topology.computes[op]
         bits = [8 * dtypes.size_bytes(read.tensor.dtype) for read in compute.reads()][:2]
         first = bits[0] if bits else 8 * dtypes.size_bytes(compute.output.dtype)
         return mac_energy(first, bits[1] if len(bits) > 1 else first)
@@ -190,24 +190,24 @@ class Analyser:
         points: Mapping[str, Number],
         cycles: Number,
     ) -> LevelUse:
-        nest, level = self.nest, self.nest.levels[number]
-        inner = traffic.at(level.name) if number < len(nest.levels) - 1 else self._operands(points)
+        topology, level = self.topology, self.topology.levels[number]
+        inner = traffic.at(level.name) if number < len(topology.levels) - 1 else self._operands(points)
         outer = traffic.into(level.name)
-        read, update = words(nest, level, inner, "loads"), words(nest, level, inner, "stores")
-        fill = words(nest, level, outer, "fills")
+        read, update = words(topology, level, inner, "loads"), words(topology, level, inner, "stores")
+        fill = words(topology, level, outer, "fills")
         read_energy, write_energy, source = access_energies(level)
         footprint: Number = 0
         for path, size in held.items():
-            tile = nest.nodes[path]
+            tile = topology.nodes[path]
             assert isinstance(tile, Tile)
             splits = isinstance(tile.child, Tile) and tile.child.level == tile.level
-            if number and nest.level(path) == number - 1 and not splits:
+            if number and topology.level(path) == number - 1 and not splits:
                 footprint = greatest(footprint, size)
         slowdown: Number = 1.0
-        for top in nest.tops:
-            if nest.level(top) == number and number < len(nest.levels) - 1:
+        for top in topology.tops:
+            if topology.level(top) == number and number < len(topology.levels) - 1:
                 slowdown = greatest(slowdown, times[top].cycles / greatest(times[top].inner, 1e-9))
-        if number == len(nest.levels) - 1:
+        if number == len(topology.levels) - 1:
             slowdown = self._operand_slowdown(level, times)
         return LevelUse(
             level,
@@ -218,14 +218,14 @@ class Analyser:
             read * read_energy + (update + fill) * write_energy,
             source,
             footprint,
-            instances(nest.tree, self.resources, number, placed),
+            instances(topology.tree, self.resources, number, placed),
             slowdown,
             (read + update) / greatest(cycles, 1e-9),
         )
 
     def _operand_slowdown(self, level: Level, times: Mapping[Path, Phases]) -> Number:
         slowdown: Number = 1.0
-        for place in self.nest.places.values():
+        for place in self.topology.places.values():
             slowdown = greatest(slowdown, times[place].cycles / greatest(times[place].inner, 1e-9))
         return slowdown
 
@@ -234,7 +234,7 @@ class Analyser:
         reads: dict[str, Number] = {}
         writes: dict[str, Number] = {}
         for op, count in points.items():
-            compute = self.nest.computes[op]
+            compute = self.topology.computes[op]
             for read in compute.reads():
                 reads[read.tensor.name] = reads.get(read.tensor.name, 0) + count
             if compute.reduce:

@@ -28,9 +28,9 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 
 from tilewright.dataclass import dataclass
-from tilewright.tiles.nest import LoopAt, Topology, bound
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Number, Resources
+from tilewright.tiles.topology import LoopAt, Topology, bound
 from tilewright.tiles.traffic import Moved, Traffic
 from tilewright.tiles.tree import Kind, Leaf, Path, Scope, Tile, TileTree
 
@@ -47,13 +47,13 @@ def walk(
     public artifact of TileFlow does: `Pipe` drops slices as `Seq` does, and a first partial sum is loaded as well.
     Raises Unanalysable for a tree without a defined movement. The time is proportional to the steps of the tree.
     """
-    nest = Topology(tree, problem, resources)
-    return walk_nest(nest, bound(nest), compat_evict=compat_evict)
+    topology = Topology(tree, problem, resources)
+    return walk_nest(topology, bound(topology), compat_evict=compat_evict)
 
 
-def walk_nest(nest: Topology, factors: Mapping[LoopAt, int], *, compat_evict: bool = False) -> Traffic:
+def walk_nest(topology: Topology, factors: Mapping[LoopAt, int], *, compat_evict: bool = False) -> Traffic:
     """As `walk`, for a tree that is prepared, with these factors."""
-    return _Walk(nest, factors, compat_evict).run()
+    return _Walk(topology, factors, compat_evict).run()
 
 
 @dataclass
@@ -65,9 +65,9 @@ class _State:
 
 
 class _Walk:
-    def __init__(self, nest: Topology, factors: Mapping[LoopAt, int], compat_evict: bool) -> None:
-        self.nest, self.factors, self.compat_evict = nest, factors, compat_evict
-        self.strides = nest.strides(self.factors)
+    def __init__(self, topology: Topology, factors: Mapping[LoopAt, int], compat_evict: bool) -> None:
+        self.topology, self.factors, self.compat_evict = topology, factors, compat_evict
+        self.strides = topology.strides(self.factors)
         self.counts: dict[tuple[Path, str], list[int]] = defaultdict(lambda: [0, 0, 0])
         self.states: dict[tuple[Path, str, tuple[Path, ...], tuple[int, ...]], _State] = {}
 
@@ -77,16 +77,16 @@ class _Walk:
             self.counts[top, tensor]  # every tensor has an entry
         for key in list(self.states):
             self.drop(key)
-        moved: dict[Path, dict[str, Moved]] = {top: {} for top in self.nest.tops}
+        moved: dict[Path, dict[str, Moved]] = {top: {} for top in self.topology.tops}
         for (top, tensor), (loads, fills, stores) in self.counts.items():
             moved[top][tensor] = Moved(loads, fills, stores)
-        return self.nest.traffic(moved)
+        return self.topology.traffic(moved)
 
     # The program
 
     def node(self, path: Path, digits: Digits) -> None:
         """Run a node once, after the nest around it has made its slices resident."""
-        node = self.nest.nodes[path]
+        node = self.topology.nodes[path]
         if isinstance(node, Leaf):
             return
         if isinstance(node, Scope):
@@ -94,37 +94,37 @@ class _Walk:
                 self.child((*path, number), digits)
                 self.evict(path, node, number)
             return
-        steps = [[0] if loop.spatial else range(self.factors[loop]) for loop in self.nest.loops[path]]
+        steps = [[0] if loop.spatial else range(self.factors[loop]) for loop in self.topology.loops[path]]
         for step in product(*steps):
-            now = {**digits, **dict(zip(self.nest.loops[path], step, strict=True))}
+            now = {**digits, **dict(zip(self.topology.loops[path], step, strict=True))}
             if self.live((*path, 0), now):
                 self.child((*path, 0), now)
 
     def child(self, path: Path, digits: Digits) -> None:
         """Run a child: it is visited where the level changes."""
-        around = self.nest.around(path)
-        node = self.nest.nodes[path]
+        around = self.topology.around(path)
+        node = self.topology.nodes[path]
         leaves_nest = isinstance(node, Leaf) or (
-            isinstance(node, Tile) and bool(around) and self.nest.level(path) != self.nest.level(around[-1])
+            isinstance(node, Tile) and bool(around) and self.topology.level(path) != self.topology.level(around[-1])
         )
         if leaves_nest:
-            self.visit(path, self.nest.top(around[-1]), digits)
+            self.visit(path, self.topology.top(around[-1]), digits)
         self.node(path, digits)
 
     def evict(self, path: Path, scope: Scope, number: int) -> None:
         """Drop what the child after this one does not need."""
         evicts = scope.kind is Kind.SEQ or (self.compat_evict and scope.kind is Kind.PIPE)
-        around = self.nest.around(path)
+        around = self.topology.around(path)
         last = number == len(scope.children) - 1
-        in_scope = bool(path) and isinstance(self.nest.nodes[path[:-1]], Scope)
+        in_scope = bool(path) and isinstance(self.topology.nodes[path[:-1]], Scope)
         if not evicts or not around or (last and in_scope):
             return
-        top = self.nest.top(around[-1])
-        level = self.nest.level(top)
-        needed = self.nest.crossing((*path, 0 if last else number + 1), level) | self.nest.kept(path)
+        top = self.topology.top(around[-1])
+        level = self.topology.level(top)
+        needed = self.topology.crossing((*path, 0 if last else number + 1), level) | self.topology.kept(path)
         done = (*path, number)
-        ended = [visit for visit in self.nest.visits(top) if visit[: len(done)] == done]
-        held = {(t, self.nest.par_tiles(v)) for v in ended for t in self.nest.crossing(v, level) - needed}
+        ended = [visit for visit in self.topology.visits(top) if visit[: len(done)] == done]
+        held = {(t, self.topology.par_tiles(v)) for v in ended for t in self.topology.crossing(v, level) - needed}
         for key in [key for key in self.states if key[0] == top and key[1:3] in held]:
             self.drop(key)
 
@@ -132,21 +132,21 @@ class _Walk:
 
     def visit(self, path: Path, top: Path, digits: Digits) -> None:
         """Bring the slices of a child into every memory instance that runs it."""
-        level = self.nest.level(top)
-        tiles = self.nest.par_tiles(path)
+        level = self.topology.level(top)
+        tiles = self.topology.par_tiles(path)
         for instance in self.instances(path, digits):
             if not self.live(path, instance):
                 continue
-            place = tuple(instance[loop] for loop in self.nest.above(path) if loop.spatial)
-            for tensor in self.nest.crossing(path, level):
+            place = tuple(instance[loop] for loop in self.topology.above(path) if loop.spatial)
+            for tensor in self.topology.crossing(path, level):
                 key = (top, tensor, tiles, place)
                 counts = self.counts[top, tensor]
                 need = self.slice(path, tensor, instance)
                 state = self.states.get(key)
-                writes = tensor in self.nest.ops(path)
-                adds = writes and not self.nest.levels[level].accumulate and self.continues(path, tensor, instance)
+                writes = tensor in self.topology.ops(path)
+                adds = writes and not self.topology.levels[level].accumulate and self.continues(path, tensor, instance)
                 if not writes or adds:
-                    stays = state is not None and (writes or self.nest.retains(top))
+                    stays = state is not None and (writes or self.topology.retains(top))
                     new = _size(need) - (_size(_common(need, state.slice)) if state is not None and stays else 0)
                     counts[1] += new
                     if self.reads_itself(key, top):
@@ -162,32 +162,32 @@ class _Walk:
 
     def instances(self, path: Path, digits: Digits) -> Iterator[Digits]:
         """Every value of the spatial loops around a node."""
-        loops = [loop for loop in self.nest.above(path) if loop.spatial]
+        loops = [loop for loop in self.topology.above(path) if loop.spatial]
         for values in product(*(range(self.factors[loop]) for loop in loops)):
             yield {**digits, **dict(zip(loops, values, strict=True))}
 
     def stores_itself(self, key: tuple[Path, str, tuple[Path, ...], tuple[int, ...]], top: Path) -> bool:
         """Whether no other instance stores the same slice for it."""
         _, tensor, tiles, place = key
-        visit = next(v for v in self.nest.visits(top) if self.nest.par_tiles(v) == tiles)
-        loops = [loop for loop in self.nest.above(visit) if loop.spatial]
-        moving = self.nest.moving(top, tensor, tiles)
+        visit = next(v for v in self.topology.visits(top) if self.topology.par_tiles(v) == tiles)
+        loops = [loop for loop in self.topology.above(visit) if loop.spatial]
+        moving = self.topology.moving(top, tensor, tiles)
         return all(
-            value == 0 or loop.axis in moving or loop.level != self.nest.level(top)
+            value == 0 or loop.axis in moving or loop.level != self.topology.level(top)
             for loop, value in zip(loops, place, strict=True)
         )
 
     def reads_itself(self, key: tuple[Path, str, tuple[Path, ...], tuple[int, ...]], top: Path) -> bool:
         """Whether no other instance reads the same slice for it."""
-        return not self.nest.levels[self.nest.level(top)].multicast or self.stores_itself(key, top)
+        return not self.topology.levels[self.topology.level(top)].multicast or self.stores_itself(key, top)
 
     # Geometry
 
     def at(self, digits: Digits, path: Path, axis: str) -> int:
-        return sum(digits[loop] * self.strides[loop] for loop in self.nest.above(path) if loop.axis == axis)
+        return sum(digits[loop] * self.strides[loop] for loop in self.topology.above(path) if loop.axis == axis)
 
     def inside(self, op: str, axis: str, path: Path) -> int:
-        loops, size = self.nest.inside(op, axis, path)
+        loops, size = self.topology.inside(op, axis, path)
         for loop in loops:
             size *= self.factors[loop]
         return size
@@ -196,8 +196,8 @@ class _Walk:
         def at(axis: str, _: Number) -> int:
             return self.at(digits, path, axis)
 
-        rank = self.nest.problem.tensors()[tensor].rank
-        return tuple(self.nest.side(path, tensor, dim, at, self.inside) for dim in range(rank))
+        rank = self.topology.problem.tensors()[tensor].rank
+        return tuple(self.topology.side(path, tensor, dim, at, self.inside) for dim in range(rank))
 
     def live(self, path: Path, digits: Digits) -> bool:
         """Whether the loops around a node are inside their extents."""
@@ -205,21 +205,21 @@ class _Walk:
         def at(axis: str, _: Number) -> int:
             return self.at(digits, path, axis)
 
-        for axis in {loop.axis for loop in self.nest.above(path)}:
-            if axis in self.nest.extents:
-                if self.at(digits, path, axis) >= self.nest.extents[axis]:
+        for axis in {loop.axis for loop in self.topology.above(path)}:
+            if axis in self.topology.extents:
+                if self.at(digits, path, axis) >= self.topology.extents[axis]:
                     return False
-            elif axis in self.nest.cut:
-                span = self.nest.span(*self.nest.cut[axis], path, at, self.inside)
+            elif axis in self.topology.cut:
+                span = self.topology.span(*self.topology.cut[axis], path, at, self.inside)
                 if span[0] + self.at(digits, path, axis) >= span[1]:
                     return False
         return True
 
     def continues(self, path: Path, tensor: str, digits: Digits) -> bool:
         """Whether a child adds to what it has written before."""
-        sums = self.nest.problem.reductions(tensor)
+        sums = self.topology.problem.reductions(tensor)
         return (self.compat_evict and bool(sums)) or any(
-            digits[loop] for loop in self.nest.above(path) if loop.axis in sums and not loop.spatial
+            digits[loop] for loop in self.topology.above(path) if loop.axis in sums and not loop.spatial
         )
 
 

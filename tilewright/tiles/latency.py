@@ -15,9 +15,9 @@ import numpy as np
 from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
 from tilewright.tiles.movement import Boundaries, Point
-from tilewright.tiles.nest import Topology
 from tilewright.tiles.resources import Level, Number, Resources, greatest
 from tilewright.tiles.timeline import steps
+from tilewright.tiles.topology import Topology
 from tilewright.tiles.traffic import Moved, Traffic
 from tilewright.tiles.tree import SIMULTANEOUS, Kind, Leaf, Path, Scope
 
@@ -33,9 +33,9 @@ class Phases:
     bottleneck: Any
 
 
-def words(nest: Topology, level: Level, tensors: Mapping[str, Moved], which: str) -> Number:
+def words(topology: Topology, level: Level, tensors: Mapping[str, Moved], which: str) -> Number:
     """Words of a level that move: "loads", "fills" or "stores" of elements of every tensor."""
-    shapes = nest.problem.tensors()
+    shapes = topology.problem.tensors()
     return sum(getattr(moved, which) * _width(shapes[name].dtype, level) for name, moved in tensors.items())
 
 
@@ -56,9 +56,9 @@ def port_cycles(level: Level, reads: Number, writes: Number, instances: Number =
     return cycles(reads, level.read_words_per_cycle), cycles(writes, level.write_words_per_cycle)
 
 
-def operand_words(nest: Topology, op: str, level: Level) -> float:
+def operand_words(topology: Topology, op: str, level: Level) -> float:
     """Words that one evaluation of an expression reads from the innermost level: its operands, and what it adds to."""
-    compute = nest.computes[op]
+    compute = topology.computes[op]
     operands = sum(_width(read.tensor.dtype, level) for read in compute.reads())
     return operands + (_width(compute.output.dtype, level) if compute.reduce else 0)
 
@@ -78,7 +78,7 @@ class _Phases:
         self, boundaries: Boundaries, point: Point, traffic: Traffic, resources: Resources, exact_pipe: bool
     ) -> None:
         self.boundaries, self.point, self.traffic = boundaries, point, traffic
-        self.resources, self.exact_pipe, self.nest = resources, exact_pipe, boundaries.nest
+        self.resources, self.exact_pipe, self.topology = resources, exact_pipe, boundaries.topology
         self.found: dict[Path, Phases] = {}
 
     def run(self) -> dict[Path, Phases]:
@@ -86,14 +86,14 @@ class _Phases:
         return self.found
 
     def node(self, path: Path) -> Phases:
-        node = self.nest.nodes[path]
+        node = self.topology.nodes[path]
         if isinstance(node, Leaf):
             self.found[path] = self.leaf(path, node.op)
             return self.found[path]
         if isinstance(node, Scope):
             return self.scope(path, node)
         inner = self.node((*path, 0))
-        if path != self.nest.top(path):
+        if path != self.topology.top(path):
             return inner
         self.found[path] = self.overlapped(path, inner)
         return self.found[path]
@@ -101,13 +101,13 @@ class _Phases:
     def overlapped(self, top: Path, inner: Phases) -> Phases:
         """Loads, children and stores of a nest at the same time."""
         cycles, bottleneck = inner.cycles, inner.bottleneck
-        if self.nest.level(top) == len(self.nest.levels) - 1:
+        if self.topology.level(top) == len(self.topology.levels) - 1:
             return inner  # operands of the units: the leaves have them
         moved = self.traffic.moved[top]
-        for number in sorted({self.nest.level(top), *(self.nest.source(top, name) for name in moved)}):
-            level = self.nest.levels[number]
-            here = {name: one for name, one in moved.items() if self.nest.source(top, name) == number}
-            loads, stores = words(self.nest, level, here, "loads"), words(self.nest, level, here, "stores")
+        for number in sorted({self.topology.level(top), *(self.topology.source(top, name) for name in moved)}):
+            level = self.topology.levels[number]
+            here = {name: one for name, one in moved.items() if self.topology.source(top, name) == number}
+            loads, stores = words(self.topology, level, here, "loads"), words(self.topology, level, here, "stores")
             read, write = port_cycles(level, loads, stores, self.instances(top, number))
             for own, name in ((read, f"{level.name} read"), (write, f"{level.name} write")):
                 bottleneck = _chosen(own > cycles, name, bottleneck)
@@ -117,7 +117,7 @@ class _Phases:
     def instances(self, top: Path, level: int) -> Number:
         """Instances of a level that a nest runs in."""
         total: Number = 1
-        for loop in self.nest.above(top):
+        for loop in self.topology.above(top):
             total = total * (self.point.factors[loop] if loop.spatial and loop.level < level else 1)
         return total
 
@@ -134,7 +134,7 @@ class _Phases:
         cycles = longest.cycles
         if self.exact_pipe and scope.kind is Kind.PIPE:
             steps: Number = 1
-            for loop in self.nest.above(path):
+            for loop in self.topology.above(path):
                 steps = steps * (1 if loop.spatial else self.point.factors[loop])
             cycles = cycles + (total - cycles) / steps
         return Phases(cycles, cycles, longest.bottleneck)
@@ -142,9 +142,9 @@ class _Phases:
     def leaf(self, path: Path, op: str) -> Phases:
         """Evaluations of the busiest unit, or the words that they take from its registers."""
         _, busiest = self.boundaries.points(self.point, op)
-        level = self.nest.levels[-1]
+        level = self.topology.levels[-1]
         computed = busiest / self.resources.operations_per_cycle
-        read, _ = port_cycles(level, busiest * operand_words(self.nest, op, level), 0 * busiest)
+        read, _ = port_cycles(level, busiest * operand_words(self.topology, op, level), 0 * busiest)
         return Phases(greatest(computed, read), computed, _chosen(read > computed, f"{level.name} read", COMPUTE))
 
 
@@ -165,12 +165,12 @@ def stepwise(
     computes for its share of the cycles that its visit takes in `inner`, and moves its share of what inner nests
     exchange with the outermost level past the others.
     """
-    nest, outer = boundaries.nest, resources.levels[0]
+    topology, outer = boundaries.topology, resources.levels[0]
     buffer = resources.levels[min(1, len(resources.levels) - 1)]
     found = steps(boundaries, point)
     cycles = np.array([inner[path].cycles for path in found.visits], float)
     loads, stores = (
-        _words(nest, outer, moved) + found.share * _passing(nest, traffic, found.visits, which)[found.visit]
+        _words(topology, outer, moved) + found.share * _passing(topology, traffic, found.visits, which)[found.visit]
         for moved, which in ((found.loads, "loads"), (found.stores, "stores"))
     )
     reading = loads / (outer.read_words_per_cycle or np.inf) + np.where(loads > 0, outer.read_latency_cycles, 0)
@@ -194,17 +194,18 @@ def stepwise(
     return stored
 
 
-def _passing(nest: Topology, traffic: Traffic, visits: Sequence[Path], which: str) -> np.ndarray[Any, Any]:
+def _passing(topology: Topology, traffic: Traffic, visits: Sequence[Path], which: str) -> np.ndarray[Any, Any]:
     """Words of the outermost level that nests inside each visit load or store, past the levels between."""
     total = np.zeros(len(visits))
     for top, tensors in traffic.moved.items():
-        past = {name: moved for name, moved in tensors.items() if nest.level(top) and nest.source(top, name) == 0}
+        inside = topology.level(top) > 0
+        past = {name: moved for name, moved in tensors.items() if inside and topology.source(top, name) == 0}
         for number, visit in enumerate(visits):
             if top[: len(visit)] == visit:
-                total[number] += words(nest, nest.levels[0], past, which)
+                total[number] += words(topology, topology.levels[0], past, which)
     return total
 
 
-def _words(nest: Topology, level: Level, elements: Mapping[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-    shapes = nest.problem.tensors()
+def _words(topology: Topology, level: Level, elements: Mapping[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    shapes = topology.problem.tensors()
     return np.asarray(sum(moved * _width(shapes[name].dtype, level) for name, moved in elements.items()), float)

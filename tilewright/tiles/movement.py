@@ -24,9 +24,9 @@ import numpy as np
 from tilewright.dataclass import dataclass
 from tilewright.expr.affine import Affine
 from tilewright.tiles.brute import walk_nest
-from tilewright.tiles.nest import LoopAt, Topology, bound
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Number, Resources, greatest, least
+from tilewright.tiles.topology import LoopAt, Topology, bound
 from tilewright.tiles.traffic import Moved, Traffic
 from tilewright.tiles.tree import Kind, Path, Scope, Tile, TileTree
 
@@ -92,8 +92,8 @@ _Group = tuple[frozenset[str], tuple[int, ...], bool]  #: axes, dimensions, and 
 class Boundaries:
     """The turns of one topology: found once, evaluated for any factors."""
 
-    def __init__(self, nest: Topology, *, compat_evict: bool = False) -> None:
-        self.nest, self.compat_evict = nest, compat_evict
+    def __init__(self, topology: Topology, *, compat_evict: bool = False) -> None:
+        self.topology, self.compat_evict = topology, compat_evict
         self._known_parts: dict[Turn, tuple[_Part, ...]] = {}
         self._known_groups: dict[object, tuple[_Group, ...]] = {}
         self._numbers: dict[object, int] = {}
@@ -105,10 +105,10 @@ class Boundaries:
 
     def traffic_at(self, point: Point, *, outermost: int | None = None) -> Traffic:
         """As `traffic`, at a point that `point` gave."""
-        nest = self.nest
-        moved: dict[Path, dict[str, Moved]] = {top: {} for top in nest.tops}
+        topology = self.topology
+        moved: dict[Path, dict[str, Moved]] = {top: {} for top in topology.tops}
         for top, tensor, tiles, turns in self.turns:
-            if outermost is not None and nest.level(top) >= outermost:
+            if outermost is not None and topology.level(top) >= outermost:
                 continue
             if self._uneven(point, top, tensor, tiles):
                 moved[top][tensor] = self._walked(point, top, tensor)
@@ -119,7 +119,7 @@ class Boundaries:
                 parts.append((old.loads, old.fills, old.stores))
             loads, fills, stores = (sum(part[i] for part in parts) for i in range(3))
             moved[top][tensor] = Moved(loads, fills, stores)
-        return nest.traffic(moved)
+        return topology.traffic(moved)
 
     def _uneven(self, point: Point, top: Path, tensor: str, tiles: tuple[Path, ...]) -> bool:
         """Whether units share a range of values that is not equally long in all steps, or loops one that may be empty.
@@ -127,19 +127,19 @@ class Boundaries:
         Then a unit without a part in some steps keeps its slice meanwhile, and what it held before a step is not what
         it held in the step before.
         """
-        nest = self.nest
-        for visit in nest.visits(top):
-            if tensor in nest.crossing(visit, nest.level(top)):
-                for loop in nest.above(visit):
-                    if loop.axis in nest.cut:
-                        op, axis = nest.cut[loop.axis]
+        topology = self.topology
+        for visit in topology.visits(top):
+            if tensor in topology.crossing(visit, topology.level(top)):
+                for loop in topology.above(visit):
+                    if loop.axis in topology.cut:
+                        op, axis = topology.cut[loop.axis]
                         if not loop.spatial:
-                            if nest.advance(op) is not None:
+                            if topology.advance(op) is not None:
                                 return True
                             continue
-                        sources = nest.problem.loops_of(op, axis) - {loop.axis}
-                        around = {one.axis: one for one in reversed(nest.above(visit)) if one.axis in sources}
-                        fits = all(one.axis in nest.extents and point.fits(one) for one in around.values())
+                        sources = topology.problem.loops_of(op, axis) - {loop.axis}
+                        around = {one.axis: one for one in reversed(topology.above(visit)) if one.axis in sources}
+                        fits = all(one.axis in topology.extents and point.fits(one) for one in around.values())
                         if not fits or self._clipped(op, axis):
                             return True
         return False
@@ -152,7 +152,7 @@ class Boundaries:
                 rows = max(rows, len(factor) if isinstance(factor, np.ndarray) else 1)
             point.walked = [
                 walk_nest(
-                    self.nest,
+                    self.topology,
                     {loop: int(f[row]) if isinstance(f, np.ndarray) else f for loop, f in point.factors.items()},
                     compat_evict=self.compat_evict,
                 )
@@ -165,16 +165,16 @@ class Boundaries:
 
     def point(self, factors: Any = None) -> Point:
         """The topology with these factors."""
-        values = bound(self.nest, factors)
-        return Point(self.nest, values, self.nest.strides(values))
+        values = bound(self.topology, factors)
+        return Point(self.topology, values, self.topology.strides(values))
 
     def points(self, point: Point, op: str) -> tuple[Number, Number]:
         """How often an expression is evaluated: on all units together, and on the one that does most."""
-        place = self.nest.places[op]
-        turn = self._leaf_turns.setdefault(op, Turn(place, None, frozenset(self.nest.above(place)), None, False))
-        parts = self._parts(turn, self.nest.points_of(op))
-        frame = _Frame(point, turn, len(self.nest.levels), frozenset())
-        tensor = self.nest.points_of(op)
+        place = self.topology.places[op]
+        turn = self._leaf_turns.setdefault(op, Turn(place, None, frozenset(self.topology.above(place)), None, False))
+        parts = self._parts(turn, self.topology.points_of(op))
+        frame = _Frame(point, turn, len(self.topology.levels), frozenset())
+        tensor = self.topology.points_of(op)
         every = frame.sizes(parts, tensor, together=False).now * frame.times(parts, frozenset(), together=False)
         frame.groups = frozenset(loop for loop in frame.loops if loop.spatial)
         one = frame.sizes(parts, tensor, together=True).now * frame.times(parts, frozenset(), together=True)
@@ -186,14 +186,14 @@ class Boundaries:
     def turns(self) -> list[tuple[Path, str, tuple[Path, ...], list[Turn]]]:
         """Every kind of turn, by nest, tensor and the spatial tiles that visits share."""
         found = []
-        for top in self.nest.tops:
-            level = self.nest.level(top)
+        for top in self.topology.tops:
+            level = self.topology.level(top)
             groups: dict[tuple[str, tuple[Path, ...]], list[Path]] = {}
-            for visit in self.nest.visits(top):
-                for tensor in sorted(self.nest.crossing(visit, level)):
-                    groups.setdefault((tensor, self.nest.par_tiles(visit)), []).append(visit)
+            for visit in self.topology.visits(top):
+                for tensor in sorted(self.topology.crossing(visit, level)):
+                    groups.setdefault((tensor, self.topology.par_tiles(visit)), []).append(visit)
             for (tensor, tiles), visits in groups.items():
-                moving = self.nest.moving(top, tensor, tiles)
+                moving = self.topology.moving(top, tensor, tiles)
                 turns = [turn for visit in visits for turn in self._turns(top, tensor, visits, visit)]
                 turns.append(Turn(None, visits[-1], frozenset(), None, True))
                 found.append((top, tensor, tiles, [turn for turn in turns if self._changes(top, tensor, turn, moving)]))
@@ -201,23 +201,23 @@ class Boundaries:
 
     def _turns(self, top: Path, tensor: str, visits: Sequence[Path], visit: Path) -> list[Turn]:
         """How the memory can come to a visit: from an earlier sibling, or by a loop around all earlier ones."""
-        nest, found = self.nest, []
+        topology, found = self.topology, []
         for depth in reversed(range(len(visit))):
             path = visit[:depth]
-            node = nest.nodes[path]
+            node = topology.nodes[path]
             if isinstance(node, Scope) and depth > len(top):
                 earlier = [v for v in visits if v[:depth] == path and v[depth] < visit[depth]]
                 if earlier:
                     before = earlier[-1]
                     kept = self._kept(tensor, before, depth + 1) and not self._drops(tensor, before[: depth + 1])
-                    found.append(Turn(visit, before, frozenset(nest.above(path)), None, kept))
+                    found.append(Turn(visit, before, frozenset(topology.above(path)), None, kept))
                     return found
             elif isinstance(node, Tile):
-                loops = [loop for loop in nest.loops[path] if not loop.spatial]
+                loops = [loop for loop in topology.loops[path] if not loop.spatial]
                 last = [v for v in visits if v[: depth + 1] == (*path, 0)][-1] if depth >= len(top) else visits[-1]
                 kept = self._kept(tensor, last, max(depth + 1, len(top)))
                 for number, loop in enumerate(loops):
-                    shared = (*nest.above(path), *loops[:number], *(o for o in nest.loops[path] if o.spatial))
+                    shared = (*topology.above(path), *loops[:number], *(o for o in topology.loops[path] if o.spatial))
                     found.append(Turn(visit, last, frozenset(shared), loop, kept))
         found.append(Turn(visit, None, frozenset(), None, False))
         return found
@@ -228,48 +228,50 @@ class Boundaries:
 
     def _drops(self, tensor: str, child: Path) -> bool:
         """Whether a tensor is dropped when a child of a scope has run."""
-        scope = self.nest.nodes[child[:-1]]
+        scope = self.topology.nodes[child[:-1]]
         if not isinstance(scope, Scope):
             return False
-        around = self.nest.around(child)
+        around = self.topology.around(child)
         evicts = scope.kind is Kind.SEQ or (self.compat_evict and scope.kind is Kind.PIPE)
         last = child[-1] == len(scope.children) - 1
-        in_scope = len(child) > 1 and isinstance(self.nest.nodes[child[:-2]], Scope)
+        in_scope = len(child) > 1 and isinstance(self.topology.nodes[child[:-2]], Scope)
         if not evicts or not around or (last and in_scope):
             return False
         following = (*child[:-1], 0 if last else child[-1] + 1)
-        return tensor not in self.nest.crossing(following, self.nest.level(around[-1])) | self.nest.kept(child)
+        return tensor not in self.topology.crossing(following, self.topology.level(around[-1])) | self.topology.kept(
+            child
+        )
 
     def _changes(self, top: Path, tensor: str, turn: Turn, moving: frozenset[str]) -> bool:
         """Whether a turn moves anything: not if the same visit finds its slice where it left it."""
         if turn.now != turn.before or not turn.kept or not self._stays(top, tensor, turn):
             return True
-        restarted = [loop for loop in self.nest.above(turn.where) if not loop.spatial and loop not in turn.shared]
+        restarted = [loop for loop in self.topology.above(turn.where) if not loop.spatial and loop not in turn.shared]
         return any(loop.axis in moving for loop in restarted)
 
     def _stays(self, top: Path, tensor: str, turn: Turn) -> bool:
         """Whether what is resident need not be loaded again."""
-        writes = turn.now is not None and tensor in self.nest.ops(turn.now)
-        return turn.kept and (writes or self.nest.retains(top))
+        writes = turn.now is not None and tensor in self.topology.ops(turn.now)
+        return turn.kept and (writes or self.topology.retains(top))
 
     # What one kind of turn moves
 
     def _moved(
         self, point: Point, top: Path, tensor: str, tiles: tuple[Path, ...], turn: Turn
     ) -> tuple[Number, Number, Number]:
-        nest = self.nest
+        topology = self.topology
         if turn.advancing is not None and _is_one(point.factors[turn.advancing]):
             return 0, 0, 0
-        writes = turn.now is not None and tensor in nest.ops(turn.now)
-        wrote = turn.before is not None and tensor in nest.ops(turn.before)
-        sums = nest.problem.reductions(tensor) if writes else frozenset()
+        writes = turn.now is not None and tensor in topology.ops(turn.now)
+        wrote = turn.before is not None and tensor in topology.ops(turn.before)
+        sums = topology.problem.reductions(tensor) if writes else frozenset()
         adds = writes and any(loop.axis in sums and not loop.spatial for loop in (*turn.shared, turn.advancing) if loop)
         adds |= writes and self.compat_evict and bool(sums)
-        adds &= not nest.levels[nest.level(top)].accumulate
+        adds &= not topology.levels[topology.level(top)].accumulate
         loading = turn.now is not None and (not writes or adds)
         if not loading and not wrote:
             return 0, 0, 0
-        frame = _Frame(point, turn, nest.level(top), nest.moving(top, tensor, tiles))
+        frame = _Frame(point, turn, topology.level(top), topology.moving(top, tensor, tiles))
         parts = self._parts(turn, tensor)
         each = frame.sizes(parts, tensor, together=False)
         one = frame.sizes(parts, tensor, together=True) if frame.groups else each
@@ -279,7 +281,7 @@ class Boundaries:
             stays = self._stays(top, tensor, turn)
             fills = (each.now - (each.common if stays else 0)) * frame.times(parts, fresh, together=False)
             loads = fills
-            if frame.groups and nest.levels[nest.level(top)].multicast:
+            if frame.groups and topology.levels[topology.level(top)].multicast:
                 loads = (one.now - (one.common if stays else 0)) * frame.times(parts, fresh, together=True)
         if wrote:
             stored = one.before - (one.common if writes and turn.kept else 0)
@@ -289,9 +291,9 @@ class Boundaries:
     def _parts(self, turn: Turn, tensor: str) -> tuple[_Part, ...]:
         """The dimensions of a tensor in groups that depend on different axes."""
         if turn not in self._known_parts:
-            loops = self.nest.above(turn.where)
+            loops = self.topology.above(turn.where)
             if turn.before is not None and turn.before != turn.where:
-                loops = (*loops, *self.nest.above(turn.before))
+                loops = (*loops, *self.topology.above(turn.before))
             walked = list(dict.fromkeys(loop.axis for loop in loops))
             shared = Counter(loop.axis for loop in turn.shared)
             advancing = "" if turn.advancing is None else turn.advancing.axis
@@ -311,14 +313,14 @@ class Boundaries:
         return self._known_groups[key]
 
     def _find_groups(self, now: Path | None, before: Path | None, tensor: str) -> tuple[_Group, ...]:
-        nest, problem = self.nest, self.nest.problem
+        topology, problem = self.topology, self.topology.problem
         groups: list[tuple[set[str], list[int], bool]] = []
         visits = [path for path in dict.fromkeys((now, before)) if path is not None]
-        for dim in range(len(nest.accesses(visits[0], tensor)[0].shape)):
+        for dim in range(len(topology.accesses(visits[0], tensor)[0].shape)):
             axes: set[str] = set()
             enumerated = False
             shapes: set[frozenset[tuple[str, int]]] = set()
-            for access in (access for visit in visits for access in nest.accesses(visit, tensor)):
+            for access in (access for visit in visits for access in topology.accesses(visit, tensor)):
                 op, form = access.op, access.forms[dim]
                 if form is not None:
                     shapes |= self._shapes(op, form)
@@ -328,9 +330,9 @@ class Boundaries:
                     low, high = form.bounds()
                     enumerated |= low < 0 or high >= access.shape[dim]
             groups.append((axes, [dim], enumerated or len(shapes) > 1))
-        for name, (op, cut) in nest.cut.items():
-            if any(loop.axis == name for visit in visits for loop in nest.above(visit)):
-                form = Affine(0, {next(a for a in nest.computes[op].loops if a.name == cut): 1})
+        for name, (op, cut) in topology.cut.items():
+            if any(loop.axis == name for visit in visits for loop in topology.above(visit)):
+                form = Affine(0, {next(a for a in topology.computes[op].loops if a.name == cut): 1})
                 enumerated = self._clipped(op, cut) or len(self._shapes(op, form)) > 1
                 groups.append(({name, *problem.loops_of(op, cut)}, [], enumerated))
         joined: list[tuple[set[str], list[int], bool]] = []
@@ -346,7 +348,7 @@ class Boundaries:
 
         Slices that move in different ways lie in each step at another distance from each other.
         """
-        problem = self.nest.problem
+        problem = self.topology.problem
         if not any((op, axis.name) in problem.derived for axis in form.terms):
             return {frozenset((problem.names[op, axis.name], factor) for axis, factor in form.terms.items())}
         found: set[frozenset[tuple[str, int]]] = {frozenset()}
@@ -361,10 +363,10 @@ class Boundaries:
 
     def _clipped(self, op: str, axis: str) -> bool:
         """Whether consumers ask for values that do not exist, or only for those that the last step lacked."""
-        problem = self.nest.problem
-        if (op, axis) in problem.derived and self.nest.advance(op) is not None:
+        problem = self.topology.problem
+        if (op, axis) in problem.derived and self.topology.advance(op) is not None:
             return True
-        whole = next(a.size for a in self.nest.computes[op].loops if a.name == axis)
+        whole = next(a.size for a in self.topology.computes[op].loops if a.name == axis)
         for consumer, form in problem.derived.get((op, axis), ()):
             low, high = form.bounds()
             if low < 0 or high >= whole or any(self._clipped(consumer, a.name) for a in form.terms):
@@ -375,8 +377,8 @@ class Boundaries:
 class Point:
     """A topology with its factors, and what is known about it."""
 
-    def __init__(self, nest: Topology, factors: Mapping[LoopAt, Number], strides: Mapping[LoopAt, Number]) -> None:
-        self.nest, self.factors, self.strides = nest, factors, strides
+    def __init__(self, topology: Topology, factors: Mapping[LoopAt, Number], strides: Mapping[LoopAt, Number]) -> None:
+        self.topology, self.factors, self.strides = topology, factors, strides
         self.in_batch = any(isinstance(factor, np.ndarray) for factor in factors.values())
         self.sizes: dict[tuple[int, bool], _Sizes] = {}  # by number of the part, and whether units count together
         self.walked: list[Traffic] | None = None  # by tree, where the boundaries do not decide
@@ -387,7 +389,7 @@ class Point:
         """Whether the steps of the outermost loop of an axis make up its extent."""
         if loop not in self._ends:
             size = self.strides[loop] * self.factors[loop]
-            extent = self.nest.extents[loop.axis]
+            extent = self.topology.extents[loop.axis]
             self._ends[loop] = bool((size == extent).all()) if isinstance(size, np.ndarray) else size == extent
         return self._ends[loop]
 
@@ -395,7 +397,7 @@ class Point:
         """How many values of an axis of an expression the node at `path` covers."""
         key = (op, axis, path)
         if key not in self._inside:
-            loops, size = self.nest.inside(op, axis, path)
+            loops, size = self.topology.inside(op, axis, path)
             for loop in loops:
                 size = size * self.factors[loop]
             self._inside[key] = size
@@ -420,7 +422,7 @@ class _Frame:
 
     def __init__(self, point: Point, turn: Turn, level: int, moving: frozenset[str]) -> None:
         self.point, self.turn, self.level, self.moving = point, turn, level, moving
-        self.loops = point.nest.above(turn.where)
+        self.loops = point.topology.above(turn.where)
         #: Loops whose iterations run on units that read and write the same slice.
         self.groups = frozenset(
             loop for loop in self.loops if loop.spatial and loop.level == level and loop.axis not in moving
@@ -437,7 +439,7 @@ class _Frame:
         at_first: Number = 1
         for axis in dict.fromkeys(loop.axis for loop in self.loops):
             if axis not in inner:
-                extent = self.point.nest.extents.get(axis)
+                extent = self.point.topology.extents.get(axis)
                 last = None if extent is None else extent - 1
                 often = _count(last, self.digits(axis, together))
                 total = total * often
@@ -486,7 +488,7 @@ class _Positions:
 
     def __init__(self, frame: _Frame, part: _Part, together: bool) -> None:
         self.frame, self.part, self.together = frame, part, together
-        self.nest, self.turn = frame.point.nest, frame.turn
+        self.topology, self.turn = frame.point.topology, frame.turn
         self.walked = part.walked
         self.ragged = [axis for axis in self.walked if self._is_ragged(axis)]
         self.now: dict[str, Number] = {}
@@ -496,15 +498,15 @@ class _Positions:
 
     def total(self, tensor: str) -> _Sizes:
         """The sums over all positions of the elements along the part's dimensions."""
-        nest, turn = self.nest, self.turn
+        topology, turn = self.topology, self.turn
         for axis in self.walked:
             self._first(axis, self._extent(axis, turn.where, self._at_now))
         now = before = common = self.weight
         for dim in self.part.dims:
-            low, high = nest.side(turn.where, tensor, dim, self._at_now, self._inside)
+            low, high = topology.side(turn.where, tensor, dim, self._at_now, self._inside)
             now = now * greatest(high - low, 0)
             if turn.before is not None:
-                other_low, other_high = nest.side(turn.before, tensor, dim, self._at_before, self._inside)
+                other_low, other_high = topology.side(turn.before, tensor, dim, self._at_before, self._inside)
                 before = before * greatest(other_high - other_low, 0)
                 common = common * greatest(least(high, other_high) - greatest(low, other_low), 0)
         if turn.before is None:
@@ -522,19 +524,19 @@ class _Positions:
 
     def _is_ragged(self, axis: str) -> bool:
         """Whether steps of an axis are clipped, or differ for another reason."""
-        if self.part.enumerated or axis in self.nest.cut:
+        if self.part.enumerated or axis in self.topology.cut:
             return True
         outermost = (
-            next((loop for loop in self.nest.above(path) if loop.axis == axis), None)
+            next((loop for loop in self.topology.above(path) if loop.axis == axis), None)
             for path in (self.turn.now, self.turn.before)
             if path is not None
         )
         return not all(loop is None or self.frame.point.fits(loop) for loop in outermost)
 
     def _extent(self, axis: str, path: Path, at: Any) -> Number:
-        if axis not in self.nest.cut:
-            return self.nest.extents[axis]
-        span = self.nest.span(*self.nest.cut[axis], path, at, self._inside)
+        if axis not in self.topology.cut:
+            return self.topology.extents[axis]
+        span = self.topology.span(*self.topology.cut[axis], path, at, self._inside)
         return greatest(span[1] - span[0], 0)
 
     def _lift(self, value: Number) -> Number:
@@ -623,7 +625,7 @@ class _Positions:
                 end = least(end, base + self._lift(point.strides[outer[-1]]))
             rest = end - 1 - base - offset
             place = base + offset
-            for loop in self.nest.above(turn.before):
+            for loop in self.topology.above(turn.before):
                 if loop.axis == axis and not loop.spatial and loop not in outer:
                     size = self._lift(point.strides[loop])
                     step = least(self._lift(point.factors[loop]) - 1, greatest(rest, 0) // size)

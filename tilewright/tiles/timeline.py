@@ -13,8 +13,8 @@ import numpy as np
 
 from tilewright.dataclass import dataclass
 from tilewright.tiles.movement import Boundaries, Point, Turn
-from tilewright.tiles.nest import LoopAt
 from tilewright.tiles.resources import Number
+from tilewright.tiles.topology import LoopAt
 from tilewright.tiles.tree import Leaf, Path, Scope, Tile
 
 Array = np.ndarray[Any, Any]
@@ -38,7 +38,7 @@ def steps(boundaries: Boundaries, point: Point) -> Steps:
 
 class _Timeline:
     def __init__(self, boundaries: Boundaries, point: Point) -> None:
-        self.boundaries, self.point, self.nest = boundaries, point, boundaries.nest
+        self.boundaries, self.point, self.topology = boundaries, point, boundaries.topology
         self.visits: list[Path] = []
         visit, digits = self.sequence(())
         runs = self.live(visit, digits)
@@ -50,7 +50,7 @@ class _Timeline:
         loads: dict[str, Array] = {}
         stores: dict[str, Array] = {}
         for top, tensor, tiles, turns in self.boundaries.turns:
-            if self.nest.level(top) == 0:
+            if self.topology.level(top) == 0:
                 loaded, stored = self.moved(top, tensor, tiles, turns)
                 loads[tensor] = loads.get(tensor, 0) + loaded
                 stores[tensor] = stores.get(tensor, 0) + stored
@@ -60,8 +60,8 @@ class _Timeline:
 
     def sequence(self, path: Path) -> tuple[Array, dict[LoopAt, Array]]:
         """The numbers of the visits below a node of the outermost level in order, and the digits of the loops."""
-        node = self.nest.nodes[path]
-        if isinstance(node, Leaf) or (isinstance(node, Tile) and self.nest.level(path) > 0):
+        node = self.topology.nodes[path]
+        if isinstance(node, Leaf) or (isinstance(node, Tile) and self.topology.level(path) > 0):
             self.visits.append(path)
             return np.array([len(self.visits) - 1]), {}
         if isinstance(node, Scope):
@@ -73,7 +73,7 @@ class _Timeline:
                 for loop in loops
             }
         visit, digits = self.sequence((*path, 0))
-        for loop in reversed(self.nest.loops[path]):
+        for loop in reversed(self.topology.loops[path]):
             trips = 1 if loop.spatial else self.point.factors[loop]
             step = np.repeat(np.arange(trips), len(visit))
             visit = np.tile(visit, trips)
@@ -86,11 +86,11 @@ class _Timeline:
         for number, path in enumerate(self.visits):
             rows = np.flatnonzero(visit == number)
             at = self.at(path, {loop: values[rows] for loop, values in digits.items()})
-            for axis in {loop.axis for loop in self.nest.above(path)}:
-                if axis in self.nest.extents:
-                    runs[rows] &= at(axis, 0) < self.nest.extents[axis]
-                elif axis in self.nest.cut:
-                    low, high = self.nest.span(*self.nest.cut[axis], path, at, self.point.inside)
+            for axis in {loop.axis for loop in self.topology.above(path)}:
+                if axis in self.topology.extents:
+                    runs[rows] &= at(axis, 0) < self.topology.extents[axis]
+                elif axis in self.topology.cut:
+                    low, high = self.topology.span(*self.topology.cut[axis], path, at, self.point.inside)
                     runs[rows] &= low + at(axis, high - low) < high
         return runs
 
@@ -98,7 +98,9 @@ class _Timeline:
         """The first values of axes at the steps of a visit."""
 
         def first(axis: str, _: Number) -> Number:
-            return sum(digits[loop] * self.point.strides[loop] for loop in self.nest.above(path) if loop.axis == axis)
+            return sum(
+                digits[loop] * self.point.strides[loop] for loop in self.topology.above(path) if loop.axis == axis
+            )
 
         return first
 
@@ -112,11 +114,11 @@ class _Timeline:
         """Elements of a tensor that each step loads and stores."""
         loads = np.zeros(len(self.visit), np.int64)
         stores = np.zeros(len(self.visit), np.int64)
-        level = self.nest.level(top)
+        level = self.topology.level(top)
         group = [
             path
-            for path in self.nest.visits(top)
-            if self.nest.par_tiles(path) == tiles and tensor in self.nest.crossing(path, level)
+            for path in self.topology.visits(top)
+            if self.topology.par_tiles(path) == tiles and tensor in self.topology.crossing(path, level)
         ]
         rows = np.sort(np.concatenate([self.rows[path] for path in group]))
         if not len(rows):
@@ -126,12 +128,14 @@ class _Timeline:
         need = np.prod(np.maximum(high - low, 0), axis=0)
         ends = np.minimum(high[:, 1:], high[:, :-1]) - np.maximum(low[:, 1:], low[:, :-1])
         common = np.concatenate([[0], np.prod(np.maximum(ends, 0), axis=0)])
-        writer = self.nest.places.get(tensor)
-        writes = np.isin(self.visit[rows], [self.visits.index(path) for path in group if tensor in self.nest.ops(path)])
+        writer = self.topology.places.get(tensor)
+        writes = np.isin(
+            self.visit[rows], [self.visits.index(path) for path in group if tensor in self.topology.ops(path)]
+        )
         kept = self.kept(turns)[rows]
-        stays = kept & (writes | self.nest.retains(top))
+        stays = kept & (writes | self.topology.retains(top))
         loading = ~writes if writer is not None else np.ones(len(rows), bool)
-        if not self.nest.levels[level].accumulate:
+        if not self.topology.levels[level].accumulate:
             loading = loading | (writes & self.continues(group, tensor)[rows])
         loads[rows] = np.where(loading, need - np.where(stays, common, 0), 0) * self.units(top, tensor, tiles, True)
         left = need[:-1] - np.where(writes[1:] & kept[1:], common[1:], 0)
@@ -141,13 +145,13 @@ class _Timeline:
 
     def slices(self, group: list[Path], tensor: str) -> tuple[Array, Array]:
         """The slice of each step by dimension: from the first element to one after the last."""
-        rank = len(self.nest.accesses(group[0], tensor)[0].shape)
+        rank = len(self.topology.accesses(group[0], tensor)[0].shape)
         low = np.zeros((rank, len(self.visit)), np.int64)
         high = np.zeros((rank, len(self.visit)), np.int64)
         for path in group:
             at = self.rows_at(path)
             for dim in range(rank):
-                low[dim, self.rows[path]], high[dim, self.rows[path]] = self.nest.side(
+                low[dim, self.rows[path]], high[dim, self.rows[path]] = self.topology.side(
                     path, tensor, dim, at, self.point.inside
                 )
         return low, high
@@ -164,7 +168,7 @@ class _Timeline:
         """The steps that are turns of one kind."""
         rows = self.rows[turn.where]
         right = np.ones(len(rows), bool)
-        for loop in self.nest.above(turn.where):
+        for loop in self.topology.above(turn.where):
             if not loop.spatial and loop not in turn.shared:
                 digit = self.digits[loop][rows]
                 right &= digit > 0 if loop is turn.advancing else digit == 0
@@ -173,20 +177,20 @@ class _Timeline:
     def continues(self, group: list[Path], tensor: str) -> Array:
         """Whether a step adds to what the tensor already has."""
         found = np.zeros(len(self.visit), bool)
-        sums = self.nest.problem.reductions(tensor) if tensor in self.nest.places else frozenset()
+        sums = self.topology.problem.reductions(tensor) if tensor in self.topology.places else frozenset()
         for path in group:
-            for loop in self.nest.above(path):
+            for loop in self.topology.above(path):
                 if loop.axis in sums and not loop.spatial:
                     found[self.rows[path]] |= self.digits[loop][self.rows[path]] > 0
         return found
 
     def units(self, top: Path, tensor: str, tiles: tuple[Path, ...], reads: bool) -> Number:
         """Memory instances whose slices move one by one."""
-        moving = self.nest.moving(top, tensor, tiles)
-        apart = reads and not self.nest.levels[self.nest.level(top)].multicast
+        moving = self.topology.moving(top, tensor, tiles)
+        apart = reads and not self.topology.levels[self.topology.level(top)].multicast
         total: Number = 1
         for tile in tiles:
-            for loop in self.nest.loops[tile]:
+            for loop in self.topology.loops[tile]:
                 total *= self.point.factors[loop] if apart or loop.axis in moving else 1
         return total
 
@@ -197,10 +201,10 @@ class _Timeline:
         points = np.zeros(len(self.visit))
         for path, rows in self.rows.items():
             at = self.rows_at(path)
-            for op in self.nest.ops(path):
+            for op in self.topology.ops(path):
                 size: Number = np.ones(len(rows))
-                for axis in self.nest.computes[op].body_loops:
-                    low, high = self.nest.range(op, axis.name, path, at, self.point.inside)
+                for axis in self.topology.computes[op].body_loops:
+                    low, high = self.topology.range(op, axis.name, path, at, self.point.inside)
                     size = size * np.maximum(high - low, 0)
                 points[rows] += size
             points[rows] /= max(points[rows].sum(), 1)

@@ -18,11 +18,11 @@ from tilewright.tiles.analysis import Analyser, analyse
 from tilewright.tiles.energy import access_energies, dram_energy, mac_energy, sram_energy
 from tilewright.tiles.machines import resources
 from tilewright.tiles.movement import Boundaries
-from tilewright.tiles.nest import Topology, Unanalysable
 from tilewright.tiles.notation import parse_tree
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Level, Resources
 from tilewright.tiles.timeline import steps
+from tilewright.tiles.topology import Topology, Unanalysable
 from tilewright.tiles.tree import TileTree
 
 
@@ -149,13 +149,13 @@ def test_steps_load_and_store_what_moves(seed: int) -> None:
     case = random_case(random.Random(seed))
     boundaries = Boundaries(Topology(case.tree, case.problem, case.resources), compat_evict=False)
     point = boundaries.point()
-    if any(loop.spatial and loop.level == 0 for loops in boundaries.nest.loops.values() for loop in loops):
+    if any(loop.spatial and loop.level == 0 for loops in boundaries.topology.loops.values() for loop in loops):
         return
     found = steps(boundaries, point)
     loads: Counter[str] = Counter()
     stores: Counter[str] = Counter()
     for top, tensors in boundaries.traffic_at(point).moved.items():
-        if boundaries.nest.level(top) == 0:
+        if boundaries.topology.level(top) == 0:
             loads.update({name: moved.loads for name, moved in tensors.items()})
             stores.update({name: moved.stores for name, moved in tensors.items()})
     assert {name: int(np.sum(count)) for name, count in found.loads.items()} == dict(loads)

@@ -6,10 +6,10 @@ import pytest
 
 from tilewright.expr.text import parse_graph
 from tilewright.tiles.brute import walk
-from tilewright.tiles.nest import Unanalysable
 from tilewright.tiles.notation import parse_tree
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Level, Resources, footprints
+from tilewright.tiles.topology import Unanalysable
 from tilewright.tiles.traffic import Moved
 
 

@@ -11,9 +11,9 @@ import pytest
 from tests.random_tiles import CHAIN, Case, random_case
 from tilewright.expr.text import parse_graph
 from tilewright.tiles.legality import violations
-from tilewright.tiles.nest import LoopAt, Topology, bound
 from tilewright.tiles.notation import parse_tree
 from tilewright.tiles.problem import Problem
+from tilewright.tiles.topology import LoopAt, Topology, bound
 from tilewright.tiles.tree import Leaf, Path, Scope
 
 Arrays = dict[str, np.ndarray]
@@ -21,32 +21,32 @@ Arrays = dict[str, np.ndarray]
 
 def run(case: Case, arrays: Arrays) -> None:
     """Add to `arrays` what the tree of two products computes; units take their turns."""
-    nest = Topology(case.tree, case.problem)
-    factors = bound(nest)
-    strides = nest.strides(factors)
+    topology = Topology(case.tree, case.problem)
+    factors = bound(topology)
+    strides = topology.strides(factors)
 
     def inside(op: str, axis: str, path: Path) -> int:
-        loops, size = nest.inside(op, axis, path)
+        loops, size = topology.inside(op, axis, path)
         return size * int(np.prod([factors[loop] for loop in loops]))
 
     def node(path: Path, digits: dict[LoopAt, int]) -> None:
-        here = nest.nodes[path]
+        here = topology.nodes[path]
         if isinstance(here, Leaf):
             step(path, here.op, digits)
         elif isinstance(here, Scope):
             for number in range(len(here.children)):
                 node((*path, number), digits)
         else:
-            loops = nest.loops[path]
+            loops = topology.loops[path]
             for values in product(*(range(factors[loop]) for loop in loops)):
                 node((*path, 0), {**digits, **dict(zip(loops, values, strict=True))})
 
     def step(path: Path, op: str, digits: dict[LoopAt, int]) -> None:
         def at(axis: str, _: int) -> int:
-            return sum(digits[loop] * strides[loop] for loop in nest.above(path) if loop.axis == axis)
+            return sum(digits[loop] * strides[loop] for loop in topology.above(path) if loop.axis == axis)
 
         rows, columns, sums = (
-            slice(*nest.range(op, axis.name, path, at, inside)) for axis in case.problem.compute(op).loops
+            slice(*topology.range(op, axis.name, path, at, inside)) for axis in case.problem.compute(op).loops
         )
         a, b = (read.tensor.name for read in case.problem.compute(op).reads())
         arrays[op][rows, columns] += arrays[a][rows, sums] @ arrays[b][sums, columns]

@@ -11,9 +11,9 @@ import pytest
 
 from tilewright.expr.text import parse_graph
 from tilewright.tiles.movement import Boundaries, movement
-from tilewright.tiles.nest import Topology, Unanalysable
 from tilewright.tiles.notation import parse_tree
 from tilewright.tiles.problem import Problem
+from tilewright.tiles.topology import Topology, Unanalysable
 from tilewright.tiles.tree import TileTree
 
 

@@ -149,12 +149,12 @@ def completed(tree: TileTree, levels: Sequence[Level]) -> tuple[TileTree, dict[s
     return visit(tree, -1), staged  # type: ignore[return-value]
 
 
-def bound(nest: Topology, factors: Any = None) -> dict[LoopAt, Number]:
+def bound(topology: Topology, factors: Any = None) -> dict[LoopAt, Number]:
     """The factor of every loop of a tree, where `factors` has those of the open ones."""
     found: dict[LoopAt, Number] = {}
     unset: list[LoopAt] = []
-    for path, loops in nest.loops.items():
-        tile = nest.nodes[path]
+    for path, loops in topology.loops.items():
+        tile = topology.nodes[path]
         assert isinstance(tile, Tile)
         for loop in loops:
             factor = tile.loops[loop.index].factor
@@ -162,7 +162,7 @@ def bound(nest: Topology, factors: Any = None) -> dict[LoopAt, Number]:
             if factor is None:
                 unset.append(loop)
     if factors is None and unset:
-        tile = nest.nodes[unset[0].tile]
+        tile = topology.nodes[unset[0].tile]
         assert isinstance(tile, Tile)
         raise Unanalysable(
             f"the factor of {tile.loops[unset[0].index].name} at {tile.level} is open",
