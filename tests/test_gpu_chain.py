@@ -107,6 +107,9 @@ def test_products_through_matrix_loads(block: tuple[int, int, int], ahead: bool,
     assert ("cp.async" in ptx) == ahead
     assert counts.total("shared", "conflicts") == 0
     assert counts.total("global", "transactions") == counts.total("global", "fewest")
+    if ahead:  # every row of a tile is copied as a whole: its lines of 128 bytes are touched once
+        of_a, of_b = m * (k // block[2]) * -(-2 * block[2] // 128), k * (n // block[1]) * -(-2 * block[1] // 128)
+        assert counts.total("shared", "lines") == of_a * (n // block[1]) + of_b * (m // block[0])
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 DESCRIPTION = """\
 Check every family of kernels on a GPU against torch in float64, then time it beside torch, torch.compile and Triton.
@@ -33,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
         worker.main(options.device, options.compiled)
         return 0
     if options.compile is not None:
-        return _compile(options.compile, options.machine, options.device)
+        return _compile(options.compile, options.machine, options.device, _selection(options))
     begin = time.perf_counter()
     if options.wheels is not None and not _install(options.wheels):
         return 2
@@ -41,7 +42,6 @@ def main(arguments: list[str] | None = None) -> int:
     from bench.gpu.cases import WEIGHTS
     from bench.gpu.contenders import MINE
     from bench.gpu.results import table
-    from bench.gpu.runner import Selection
     from bench.gpu.runs import keeper
     from bench.gpu.worker import all_cases
 
@@ -53,15 +53,21 @@ def main(arguments: list[str] | None = None) -> int:
         lambda limit: runner.Process(options.device, limit, options.compiled),
         time.perf_counter,
         keep,
-        Selection(options.families, options.without),
+        _selection(options),
     )
     keep(done, "")
     print(table(done), end="")
     return int(any(row.contender in MINE and row.status in ("wrong", "failed") for row in done.rows))
 
 
-def _compile(folder: Path, machine: str, device: str) -> int:
-    """Compile every case of ours into a folder; the exit status."""
+def _selection(options: argparse.Namespace) -> Any:
+    from bench.gpu.runner import Selection
+
+    return Selection(options.families, options.cases, options.without)
+
+
+def _compile(folder: Path, machine: str, device: str, selection: Any) -> int:
+    """Compile every chosen case of ours into a folder; the exit status."""
     from bench.gpu.contenders import compile_ahead
     from bench.gpu.worker import all_cases
     from tilewright.errors import CompileError
@@ -69,10 +75,10 @@ def _compile(folder: Path, machine: str, device: str) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     failed = 0
     for case in all_cases(device):
-        if case.build is None:
+        if case.build is None or not selection.takes(case):
             continue
         try:
-            compile_ahead(case, folder, "sm_80" if device == "cpu" else machine)
+            compile_ahead(case, folder, "sm_80" if device == "cpu" else machine, selection.without)
         except CompileError as error:
             failed += 1
             print(f"failed: {case.family} {case.name} {case.dtype}: {error}", file=sys.stderr)
@@ -121,6 +127,13 @@ def _parser() -> argparse.ArgumentParser:
         default=(),
         metavar="NAME,...",
         help="run the cases of these families only, such as check,gemm",
+    )
+    parser.add_argument(
+        "--cases",
+        type=_names,
+        default=(),
+        metavar="TEXT,...",
+        help="run the cases only that have one of these in name and type, such as 4096,f64",
     )
     parser.add_argument(
         "--without",

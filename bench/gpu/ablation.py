@@ -12,7 +12,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +42,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--dtype", default="bf16", help="their type (default: bf16)")
     parser.add_argument("--mma", default="auto", help="that of `Options` (default: auto)")
     parser.add_argument("--tiles", type=int, default=4, help="how many tiles, the best first (default: 4)")
+    parser.add_argument("--stages", type=int, default=8, help="of each tile, how many numbers of stages (default: 8)")
+    parser.add_argument("--keep-passes", action="store_true", help="leave no pass out, compare tiles only")
     parser.add_argument("--compiled", type=Path, metavar="FOLDER", help="time what --compile wrote")
     parser.add_argument("--out", type=Path, help="write the times as JSON")
     options = parser.parse_args(arguments)
     if options.compile is not None:
         chosen = Options(mma=options.mma) if options.mma != "auto" else Options()
         for case in _cases(options.only, options.dtype):
-            _compile(case, options.compile, options.machine, chosen, options.tiles)
+            variants = Variants(case, options.machine, chosen, options.tiles, options.stages, not options.keep_passes)
+            variants.save(options.compile)
     if options.compiled is not None:
         _time(options.compiled, options.out)
     return 0
@@ -58,35 +61,52 @@ def _cases(only: str, dtype: str) -> list[Case]:
     return [case for case in CASES if case.family == "gemm" and only in case.name and case.dtype == dtype]
 
 
-def _compile(case: Case, folder: Path, machine: str, options: Options, tiles: int) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    prefix = f"{case.file_name}.{options.mma}"
-    for number, (what, artifact) in enumerate(_variants(case, machine, options, tiles)):
-        path = folder / f"{prefix}.{number:03}.twm"
-        artifact.save(path)
-        path.with_suffix(".json").write_text(json.dumps({"case": case.name, "dtype": case.dtype, "what": what}))
+@dataclass(frozen=True)
+class Variants:
+    """Code of a product: as the rule makes it, without each pass in turn, and with other tiles."""
 
+    case: Case
+    machine: str
+    options: Options
+    tiles: int
+    stages: int
+    passes: bool
 
-def _variants(case: Case, machine: str, options: Options, tiles: int) -> Iterator[tuple[str, Artifact]]:
-    found: list[Candidate] = []
+    def save(self, folder: Path) -> None:
+        """Write every variant whose code no other has, beside what it is."""
+        folder.mkdir(parents=True, exist_ok=True)
+        known: set[bytes] = set()
+        for number, (what, artifact) in enumerate(self):
+            code = artifact.code
+            if code in known:
+                continue
+            known.add(code)
+            path = folder / f"{self.case.file_name}.{self.options.mma}.{number:03}.twm"
+            artifact.save(path)
+            about = {"case": self.case.name, "dtype": self.case.dtype, "what": what}
+            path.with_suffix(".json").write_text(json.dumps(about))
 
-    def look(ranking: Ranking, node: str) -> Any:
-        best = {_tile(each) for each in distinct(ranking)[:tiles]}
-        found.extend(each for each in ranking.candidates if _tile(each) in best)
+    def __iter__(self) -> Iterator[tuple[str, Artifact]]:
+        found: list[Candidate] = []
 
-    yield "rule", _built(case, machine, options, look)
-    for name in PASSES:
-        yield f"without {name}", _built(case, machine, replace(options, disable=(name,)), lambda ranking, node: None)
-    for each in found:
-        yield str(each), _built(case, machine, options, lambda ranking, node, each=each: each)
+        def look(ranking: Ranking, node: str) -> Any:
+            for best in distinct(ranking)[: self.tiles]:
+                same = [each for each in ranking.candidates if _tile(each) == _tile(best)]
+                found.extend(same[: self.stages])
+
+        yield "rule", self._built(self.options, look)
+        for name in PASSES if self.passes else ():
+            yield f"without {name}", self._built(replace(self.options, disable=(name,)), lambda ranking, node: None)
+        for each in found:
+            yield str(each), self._built(self.options, lambda ranking, node, each=each: each)
+
+    def _built(self, options: Options, tile: Any) -> Artifact:
+        machine = resolve(self.machine)
+        return build(self.case.graph(), machine, 1, options, choose=ChooseProduct(tile=tile))  # type: ignore[arg-type]
 
 
 def _tile(each: Candidate) -> tuple[Any, ...]:
     return each.shape.m, each.shape.n, each.shape.k, each.shape.intrinsic, each.shape.splits
-
-
-def _built(case: Case, machine: str, options: Options, tile: Any) -> Artifact:
-    return build(case.graph(), resolve(machine), 1, options, choose=ChooseProduct(tile=tile))  # type: ignore[arg-type]
 
 
 def _time(folder: Path, out: Path | None) -> None:

@@ -190,18 +190,19 @@ def _has_clusters(machine: str) -> bool:
     return CLUSTERS in resolve(machine).features
 
 
-def compile_ahead(case: Case, folder: Path, machine: str) -> None:
+def compile_ahead(case: Case, folder: Path, machine: str, without: Sequence[str] = ()) -> None:
     """Write the code of a case to a folder, and of its tiles, beside their names; no GPU and no torch are needed."""
     import tilewright
     from tilewright.compiler.gpu_tiles import variants
     from tilewright.machine.description import Gpu
     from tilewright.machine.registry import resolve
 
-    for name in names(case):
+    wanted = [name for name in names(case) if name not in without]
+    for name in wanted:
         if name in _SUFFIXES and (name != CLUSTERED or _has_clusters(machine)):
             module = tilewright.compile(case.graph(), machine=machine, options=_options(name, case), device="emulator")
             module.save(_path(name, case, folder))
-    if TUNED in names(case):
+    if TUNED in wanted:
         found = resolve(machine)
         assert isinstance(found, Gpu)
         for number, each in enumerate(variants(case.graph(), found, _options(OURS, case), RANKS)):

@@ -47,10 +47,13 @@ class Probe:
         ])  # fmt: skip
 
 
+PRAGMA = '  .pragma "nounroll";'  # else ptxas unrolls thousands of products: minutes, and other code than is meant
+
+
 def loop(trips: int, body: Sequence[str], name: str = "L") -> Lines:
     """`trips` times a body that leaves %i and %p alone."""
     return [
-        "  mov.u32 %i, 0;", f"{name}:", *body, "  add.u32 %i, %i, 1;", f"  setp.lt.u32 %p, %i, {trips};",
+        "  mov.u32 %i, 0;", f"{name}:", PRAGMA, *body, "  add.u32 %i, %i, 1;", f"  setp.lt.u32 %p, %i, {trips};",
         f"  @%p bra {name};",
     ]  # fmt: skip
 

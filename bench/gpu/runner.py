@@ -34,15 +34,21 @@ class Worker(Protocol):
 
 @dataclass(frozen=True)
 class Selection:
-    """What of the cases is run: those of `families` (all if empty), by all contenders but `without`."""
+    """What is run: cases of `families` with one of `texts` in name and type, all where these are empty, by all
+    contenders but `without`.
+    """
 
     families: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
 
+    def takes(self, case: Case) -> bool:
+        """Whether a case is run."""
+        named = not self.texts or any(text in f"{case.name} {case.dtype}" for text in self.texts)
+        return named and (not self.families or case.family in self.families)
+
     def items(self, cases: Sequence[Case]) -> list[Item]:
-        wanted = [
-            (number, case) for number, case in enumerate(cases) if not self.families or case.family in self.families
-        ]
+        wanted = [(number, case) for number, case in enumerate(cases) if self.takes(case)]
         return [(number, name) for number, case in wanted for name in names(case) if name not in self.without]
 
 

@@ -3,7 +3,9 @@
 A *request* is one memory instruction of one warp. Global requests cost one transaction per 32-byte sector they touch.
 Shared requests cost one wavefront per distinct word of the fullest of 32 banks of 4 bytes; requests of 8 bytes per
 thread are served for half a warp at a time, those of 16 bytes for a quarter. A *conflict* is a wavefront beyond the
-fewest that the bytes need.
+fewest that the bytes need. A request of ``cp.async`` costs one wavefront per line of 128 bytes of global memory that it
+touches, or those of its writes if these are more: an H200 counts 16 for 16 pieces of 32 bytes in 16 lines, and 4 for 4
+whole lines (Nsight Compute, excessive wavefronts).
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import numpy as np
 
 from tilewright.emulator.scalars import Array
 
-SECTOR_BYTES = 32
+SECTOR_BYTES, LINE_BYTES = 32, 128
 BANKS = 32
 
 
@@ -59,6 +61,15 @@ class Counts:
         site["conflicts"] += wavefronts - fewest
         self.bytes[f"shared_{kind}"] += size * len(addresses)
 
+    def shared_copy(self, line: int, warps: Array, lanes: Array, sources: Array, targets: Array, size: int) -> None:
+        """One instruction of ``cp.async``: threads copy `size` bytes each from global addresses to shared ones."""
+        self.shared_access(line, "copy", warps, lanes, targets, size)
+        site = self._site(line, "shared copy")
+        lines = _distinct(warps, sources // LINE_BYTES)
+        site["lines"] += lines
+        site["fewest_lines"] += int((-(-np.bincount(warps - warps[0]) * size // LINE_BYTES)).sum())
+        site["wavefronts"] = max(site["wavefronts"], site["lines"])
+
     def _site(self, line: int, kind: str) -> Counter[str]:
         found = self.sites.get((line, kind))
         if found is None:
@@ -80,6 +91,8 @@ class Counts:
             "shared_requests": self.total("shared", "requests"),
             "shared_wavefronts": self.total("shared", "wavefronts"),
             "bank_conflicts": self.total("shared", "conflicts"),
+            "copied_lines": self.total("shared", "lines"),
+            "copied_lines_fewest": self.total("shared", "fewest_lines"),
             "accesses": [
                 {"line": line, "access": kind, **site} for (line, kind), site in sorted(self.sites.items())
             ],

@@ -19,7 +19,7 @@ from tilewright.instruction.mma.problem import MmaProblem
 from tilewright.instruction.mma.problem import bits as element_bits
 from tilewright.intrinsics.elements import bits
 from tilewright.intrinsics.intrinsic import GROUP_LANES, Fragment, Intrinsic, Operand
-from tilewright.layouts.access import SECTOR_BYTES
+from tilewright.layouts.access import LINE_BYTES, SECTOR_BYTES
 from tilewright.layouts.bits import power_from
 from tilewright.layouts.copy_engine import FRAGMENT_BYTES
 from tilewright.machine.description import Gpu
@@ -52,8 +52,7 @@ MOST_SPLITS = 16
 # that threads copy, the second for bulk copies.
 SLICE_CYCLES = {False: 60, True: 40}  # cycles of a slice for what orders it: a barrier of all threads; an mbarrier
 OVERLAP_LOSS = {False: 0.3, True: 0.05}  # of the time of what should be hidden behind something longer
-ROW_CYCLES = 1.5  # of the copy engine, for each row of at most `ROW_BYTES`
-ROW_BYTES = 128
+ROW_CYCLES = 1.5  # of the copy engine, for each row of at most a line
 
 
 @dataclass(frozen=True)
@@ -358,11 +357,13 @@ def registers(
 
 
 def _passing(shape: BlockShape, record: Intrinsic, machine: Gpu, loaded: tuple[bool, bool]) -> int:
-    """Registers of a thread for a k tile on its way to shared memory: one for each element that is `loaded`; where
-    there are no asynchronous copies the words of the others too.
+    """Registers of a thread for a k tile on its way to shared memory: one for each element that is `loaded`, and half of
+    one for its place where lanes share no scalar registers; where there are no asynchronous copies the words of the
+    others too.
     """
     copied = 0 if COPIES in machine.features else bits(record.sources[0].dtype)
-    a, b = (REGISTER_BITS if single else copied for single in loaded)
+    alone = REGISTER_BITS if machine.scalar_registers is not None else REGISTER_BITS * 3 // 2
+    a, b = (alone if single else copied for single in loaded)
     return _of_a_thread(shape, machine, a, b, REGISTER_BITS)
 
 
@@ -497,20 +498,21 @@ class Price:
         warps = shape.warps[0] * shape.warps[1]
         feed = self._brought(each) / self.l2(each)
         read = warps * (rows + columns) * shape.k * size
+        written = bytes_ if each.warpgroup else self._copied_rows(shape) * LINE_BYTES
         if each.warpgroup:  # a group reads its b once for each of its products
             groups = warps // WARPS
             rows, columns = (columns, rows) if self.problem.by_registers == "b" else (rows, columns)
             read = groups * (WARPS * rows + columns * (WARPS * rows // m)) * shape.k * size
             feed = max(feed, ROW_CYCLES * self._copied_rows(shape))
-        shared = (read + bytes_) / machine.shared_bytes_per_cycle
+        shared = (read + written) / machine.shared_bytes_per_cycle
         return products / min(record_rate, machine_rate), shared, feed
 
     def _copied_rows(self, shape: BlockShape) -> int:
-        """Rows of at most `ROW_BYTES` that the copy engine brings for a slice of both operands, as these are stored."""
+        """Rows of at most a line of 128 bytes in a slice of both operands, as these are stored."""
         size, mma = self.problem.operand_bytes, self.problem.mma
         a = (shape.k, shape.m) if mma.lhs_transposed else (shape.m, shape.k)
         b = (shape.n, shape.k) if mma.rhs_transposed else (shape.k, shape.n)
-        return sum(rows * ceil(columns * size / ROW_BYTES) for rows, columns in (a, b))
+        return sum(rows * ceil(columns * size / LINE_BYTES) for rows, columns in (a, b))
 
     def _brought(self, each: Candidate) -> int:
         """Bytes from L2 for a slice: where threads copy, a sector for an element that has no neighbours in the tile."""

@@ -256,7 +256,7 @@ class Gpu(Machine):
     l2_port_bytes_per_cycle: float = optional(rate, 64.0)  # two sectors, likewise an order of magnitude
     # From above, by ptxas 13.0 for sm_80: of large tiles it takes 10 to 30 less, of small ones with deep k tiles 90.
     spare_registers: int = optional(whole(0, 8), 50)
-    step_registers: int = optional(whole(0, 8), 30)
+    step_registers: int = optional(whole(0, 8), 6)
     matrix_schedules: MatrixSchedules = optional(record(MatrixSchedules), MatrixSchedules())
     features: frozenset[str] = optional(name_set, frozenset())
     caches: tuple[Cache, ...] = required(several(record(Cache), 1))

@@ -142,8 +142,9 @@ def run(
 
 def test_families_and_contenders_are_selected() -> None:
     cases = (softmax(4, 4, "f32"), gemm(8, 8, 8, "bf16"), gemm(8, 8, 8, "f32"))
-    chosen = runner.Selection(("gemm",), ("torch.compile", "triton", TUNED)).items(cases)
+    chosen = runner.Selection(("gemm",), (), ("torch.compile", "triton", TUNED)).items(cases)
     assert chosen == [(1, "torch"), (1, OURS), (1, CLUSTERED), (1, ONE_WARP), (2, "torch"), (2, OURS)]
+    assert {number for number, _ in runner.Selection(texts=("4x4 f32", "bf16")).items(cases)} == {0, 1}
     assert runner.Selection().items(cases[:1]) == [(0, name) for name in names(cases[0])]
 
 

@@ -82,6 +82,12 @@ def _copy_to_shared(decoder: Decoder) -> Built:
             for byte in range(count):
                 values[chosen, byte], _ = spaces.load(part, "global", addresses[chosen] + byte, 1, 1)
         lanes.state.counts.bytes["shared_async_copy"] += size * lanes.count
+        if whole.any():
+            who = lanes.positions()[whole]
+            lanes.state.counts.shared_copy(
+                lanes.step.place.line, lanes.state.warp_of[who], lanes.state.lane_of[who], addresses[whole],
+                offsets[whole] % shared.stride, size,
+            )  # fmt: skip
         numbers = np.arange(lanes.count) if good is None else np.flatnonzero(good)
         if len(numbers):
             lanes.state.copies.issue(lanes, numbers, offsets[numbers], values[numbers])

@@ -25,7 +25,7 @@ from tilewright.kernel.passes.gpu.distribution.opaque import memory_between
 from tilewright.kernel.passes.gpu.distribution.rows import MEMORIES, Rows, rows_between
 from tilewright.kernel.passes.gpu.distribution.staging import places, staging
 from tilewright.kernel.simt import COPY_BYTES, SHARED, element_bytes
-from tilewright.layouts.access import SECTOR_BYTES, contiguity
+from tilewright.layouts.access import LINE_BYTES, contiguity
 from tilewright.layouts.linear import LinearLayout
 from tilewright.layouts.opaque import Opaque
 from tilewright.machine.units import COPIES
@@ -173,9 +173,10 @@ def _candidate(op: Operation, body: Block, written: set[SSAValue], lies: str) ->
         width //= 2
     if width * size not in COPY_BYTES or not own.of("register"):
         return None
-    # Where copies are narrower than loads, neighbouring threads copy neighbouring pieces of a sector. Memory is then
-    # that of these copies, in which they have no bank conflicts.
-    warps, lanes, run = own.in_size("warp"), own.in_size("lane"), max(width, SECTOR_BYTES // size)
+    # Where copies are narrower than loads, neighbouring threads copy neighbouring pieces of a line. Memory is then that
+    # of these copies, in which they have no bank conflicts. The copies of a warp take a cycle for every line that they
+    # read, at least: with sectors of 16 rows, 16 instead of 4 (measured on an H200, `emulator.counts`).
+    warps, lanes, run = own.in_size("warp"), own.in_size("lane"), max(width, LINE_BYTES // size)
     copied = coalesced(shape(op.result), tile.strides_of(op), width, warps, lanes, run)
     if width < neighbours(own, tile.strides_of(op), max(1, align // size)):
         other = _memory(canonical(copied.reshape(source.shape)), target, size * 8, lies, bool(reshapes))
