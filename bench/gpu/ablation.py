@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -83,7 +84,7 @@ class Variants:
             known.add(code)
             path = folder / f"{self.case.file_name}.{self.options.mma}.{number:03}.twm"
             artifact.save(path)
-            about = {"case": self.case.name, "dtype": self.case.dtype, "what": what}
+            about = {"case": self.case.name, "dtype": self.case.dtype, "mma": self.options.mma, "what": what}
             path.with_suffix(".json").write_text(json.dumps(about))
 
     def __iter__(self) -> Iterator[tuple[str, Artifact]]:
@@ -124,7 +125,9 @@ def _time(folder: Path, out: Path | None) -> None:
         rows.append(row)
         print(row["case"], row["dtype"], row["what"], row.get("failed") or _summary(row), flush=True)
         if out is not None:
-            out.write_text(json.dumps({"device": torch.cuda.get_device_name(0), "rows": rows}, indent=1) + "\n")
+            commit = os.environ.get("TILEWRIGHT_BENCH_COMMIT", "")
+            found = {"device": torch.cuda.get_device_name(0), "commit": commit, "rows": rows}
+            out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def _summary(row: dict[str, Any]) -> str:

@@ -4,7 +4,8 @@
 
 A file `run-*.json` is what `python -m bench.gpu --out` wrote, `constants-*.json` what `bench.gpu.calibrate` did,
 `networks-*.json` what `bench.gpu.networks` did. A case that several runs have is taken from the last one, by file name.
-`turns-*.json` has modules that were timed in turns with torch between two runs: seconds as (least, median, most).
+`turns-*.json` has modules that were timed in turns with torch between two runs: seconds as (least, median, most);
+`ablation-*.json` is of `bench.gpu.ablation`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from bench.gpu.runs import Run
 
 FOLDER = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "gpu-results.md"
-KINDS = ("run", "constants", "networks", "turns")
+KINDS = ("run", "constants", "networks", "turns", "ablation")
 MULTIPROCESSORS = 132  # of an H100 SXM and an H200
 PEAKS = {  # the constant that is the peak of a type
     "f16": "wgmma_f16", "bf16": "wgmma_bf16", "tf32": "wgmma_tf32", "s8": "wgmma_s8", "f64": "mma_m16n8k16_f64",
@@ -49,6 +50,7 @@ def page(
     constants: Sequence[dict[str, Any]],
     networks: Sequence[dict[str, Any]] = (),
     turns: Sequence[dict[str, Any]] = (),
+    ablations: Sequence[dict[str, Any]] = (),
 ) -> str:
     """The text, from the contents of the files."""
     measured = {each["name"]: each for run in constants for each in run["constants"]}
@@ -68,8 +70,10 @@ def page(
     lines += ["", "## Products", "", *_products(cases, measured)]
     lines += ["", "## Kernels that memory bounds", "", *_memory(cases)]
     lines += ["", "## Tiles by prediction and by time", "", *_tiles(runs)]
+    if ablations:
+        lines += ["", "## Where the time of products goes", "", *_ablations(ablations)]
     if turns:
-        lines += ["", "## Since then", "", *_turns(turns)]
+        lines += ["", "## Products of other sizes", "", *_turns(turns)]
     if networks:
         lines += ["", "## Networks", "", *_networks(networks)]
     lines += ["", "## Constants", "", *_constants(measured)]
@@ -172,7 +176,7 @@ def kendall(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def _turns(turns: Sequence[dict[str, Any]]) -> Iterator[str]:
-    yield "Cases of the tables above after changes, timed in turns with torch; µs are medians (least to most)."
+    yield "Modules that were timed in turns with torch; µs are medians (least to most)."
     yield ""
     yield "| case | type | what | commit | ours, µs | torch, µs | ratio |"
     yield "| --- | --- | --- | --- | ---: | ---: | ---: |"
@@ -181,6 +185,18 @@ def _turns(turns: Sequence[dict[str, Any]]) -> Iterator[str]:
                  for least, median, most in (each["ours"], each["torch"])]  # fmt: skip
         ratio_ = f"{each['torch'][1] / each['ours'][1]:.2f}"
         yield f"| {' | '.join([each['case'], each['dtype'], each['what'], each['commit'], *times, ratio_])} |"
+
+
+def _ablations(ablations: Sequence[dict[str, Any]]) -> Iterator[str]:
+    yield "The same product without a pass, or with another tile, timed in turns with torch: torch's time by that."
+    yield ""
+    yield "| commit | case | type | instructions | variant | TFLOP/s | ratio |"
+    yield "| --- | --- | --- | --- | --- | ---: | ---: |"
+    for run in ablations:
+        for row in run["rows"]:
+            cells = [run["commit"], row["case"], row["dtype"], row["mma"], row["what"]]
+            figures = [row["failed"], ""] if "failed" in row else [f"{row['tflops']:.0f}", f"{row['ratio']:.2f}"]
+            yield f"| {' | '.join([*cells, *figures])} |"
 
 
 def _networks(networks: Sequence[dict[str, Any]]) -> Iterator[str]:

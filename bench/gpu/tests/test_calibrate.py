@@ -15,7 +15,7 @@ PROBES = {
     "copy": probes.copy_to_shared(8), "reading": probes.reading(1 << 12, 2, 2, 32),
     "multiply-adds": probes.multiply_adds(2, 1, 32),
     **{name: probes.chain(name, 2, 64) for name in probes.CHAINS},
-    **{name: probes.products_of_warps(unit, 2, 1, 2) for name, unit in probes.MATRIX_UNITS.items()},
+    **{name: probes.products_of_warps(unit, 8, 1, 2) for name, unit in probes.MATRIX_UNITS.items()},
     **{name: probes.products_of_warpgroups(name, 1, 1) for name in probes.WARPGROUP_KINDS},
 }  # fmt: skip
 
