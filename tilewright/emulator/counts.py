@@ -4,8 +4,8 @@ A *request* is one memory instruction of one warp. Global requests cost one tran
 Shared requests cost one wavefront per distinct word of the fullest of 32 banks of 4 bytes; requests of 8 bytes per
 thread are served for half a warp at a time, those of 16 bytes for a quarter. A *conflict* is a wavefront beyond the
 fewest that the bytes need. A request of ``cp.async`` costs one wavefront per line of 128 bytes of global memory that it
-touches, or those of its writes if these are more: an H200 counts 16 for 16 pieces of 32 bytes in 16 lines, and 4 for 4
-whole lines (Nsight Compute, excessive wavefronts).
+touches: an H200 counts 16 for 16 pieces of 32 bytes in 16 lines, and 4 for 4 whole lines (Nsight Compute, excessive
+wavefronts). What banks cost its writes is not known.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ class Counts:
         site["conflicts"] += wavefronts - fewest
         self.bytes[f"shared_{kind}"] += size * len(addresses)
 
-    def shared_copy(self, line: int, warps: Array, lanes: Array, sources: Array, targets: Array, size: int) -> None:
-        """One instruction of ``cp.async``: threads copy `size` bytes each from global addresses to shared ones."""
-        self.shared_access(line, "copy", warps, lanes, targets, size)
+    def shared_copy(self, line: int, warps: Array, sources: Array, size: int) -> None:
+        """One instruction of ``cp.async``: threads of `warps` copy `size` bytes each, from global addresses."""
         site = self._site(line, "shared copy")
         lines = _distinct(warps, sources // LINE_BYTES)
+        site["requests"] += _runs(warps)
+        site["wavefronts"] += lines
         site["lines"] += lines
         site["fewest_lines"] += int((-(-np.bincount(warps - warps[0]) * size // LINE_BYTES)).sum())
-        site["wavefronts"] = max(site["wavefronts"], site["lines"])
 
     def _site(self, line: int, kind: str) -> Counter[str]:
         found = self.sites.get((line, kind))

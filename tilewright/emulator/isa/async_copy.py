@@ -83,11 +83,8 @@ def _copy_to_shared(decoder: Decoder) -> Built:
                 values[chosen, byte], _ = spaces.load(part, "global", addresses[chosen] + byte, 1, 1)
         lanes.state.counts.bytes["shared_async_copy"] += size * lanes.count
         if whole.any():
-            who = lanes.positions()[whole]
-            lanes.state.counts.shared_copy(
-                lanes.step.place.line, lanes.state.warp_of[who], lanes.state.lane_of[who], addresses[whole],
-                offsets[whole] % shared.stride, size,
-            )  # fmt: skip
+            warps = lanes.state.warp_of[lanes.positions()[whole]]
+            lanes.state.counts.shared_copy(lanes.step.place.line, warps, addresses[whole], size)
         numbers = np.arange(lanes.count) if good is None else np.flatnonzero(good)
         if len(numbers):
             lanes.state.copies.issue(lanes, numbers, offsets[numbers], values[numbers])
