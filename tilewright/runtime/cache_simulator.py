@@ -87,6 +87,11 @@ class CacheSimulator:
         none = np.zeros_like(offsets)
         self.run(Pattern(offsets, none, none if writes is None else np.asarray(writes, np.int64)), np.zeros((1, 1)))
 
+    def clear(self) -> None:
+        """Empty all caches and forget what was counted."""
+        self._state.fill(_EMPTY)
+        self._counts.fill(0)
+
     def write_back(self) -> None:
         """Write back every line that was written: each is written back from the level that holds it out to memory."""
         dirty: set[int] = set()
