@@ -34,6 +34,7 @@ SAMPLES = 3  # steps of the outer loops that are counted for every combination o
 
 Nest = Literal["mlkn", "mlnk", "apart"]
 Sizes = Mapping[str, int]
+Run = tuple[Pattern, Lines]  # a pattern of accesses, and where its arrays begin each time that it runs
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,19 @@ _OPERANDS = {
 
 def whole(nest: Nest, extents: Sizes, tile: Sizes, caches: Sequence[Cache]) -> tuple[Counted, ...]:
     """What a whole nest moves into every level, and out of it, from empty caches to none that is dirty."""
-    simulator, blocks = CacheSimulator(caches), _Blocks(nest, extents, tile)
-    for phase in NESTS[nest]:
-        for at in product(*(range(blocks.trips[loop]) for loop in phase.outer)):
-            blocks.run(simulator, phase, at)
+    simulator = CacheSimulator(caches)
+    for pattern, bases in runs(nest, extents, tile):
+        simulator.run(pattern, bases)
     simulator.write_back()
     return simulator.counts
+
+
+def runs(nest: Nest, extents: Sizes, tile: Sizes) -> Iterator[Run]:
+    """All accesses of a nest, in order."""
+    blocks = _Blocks(nest, extents, tile)
+    for phase in NESTS[nest]:
+        for at in product(*(range(blocks.trips[loop]) for loop in phase.outer)):
+            yield from blocks.runs(phase, at)
 
 
 def windows(nest: Nest, extents: Sizes, tile: Sizes, caches: Sequence[Cache]) -> tuple[Counted, ...]:
@@ -84,11 +92,11 @@ def windows(nest: Nest, extents: Sizes, tile: Sizes, caches: Sequence[Cache]) ->
         for count, places in blocks.alike(phase):
             for at in places:
                 simulator.clear()
-                before = blocks.before(phase, at)
-                if before is not None:
-                    blocks.run(simulator, phase, before)
+                for pattern, bases in blocks.runs_before(phase, at):
+                    simulator.run(pattern, bases)
                 start = _table(simulator.counts)
-                blocks.run(simulator, phase, at)
+                for pattern, bases in blocks.runs(phase, at):
+                    simulator.run(pattern, bases)
                 totals += count / len(places) * (_table(simulator.counts) - start)
     rounded = np.rint(totals).astype(int).tolist()
     return tuple(Counted(cache.name, *row) for cache, row in zip(caches, rounded, strict=True))
@@ -113,18 +121,24 @@ class _Blocks:
             pages = ceil(blocks * self._block_lines(loops) * LINE_BYTES / PAGE_BYTES)
             line += pages * PAGE_BYTES // LINE_BYTES
 
-    def run(self, simulator: CacheSimulator, phase: Phase, at: Sequence[int]) -> None:
-        """What a phase does in one step of its outer loops."""
+    def runs(self, phase: Phase, at: Sequence[int]) -> Iterator[Run]:
+        """What a phase accesses in one step of its outer loops."""
         outer = dict(zip(phase.outer, at, strict=True))
         for step in phase.steps:
             full = self.extents[step.inner] // self.tile[step.inner] if step.inner else 1
             for first, end in ((0, full), (full, self.trips[step.inner] if step.inner else 1)):
-                if first == end:
-                    continue
-                places = {**outer, step.inner: first} if step.inner else outer
-                steps = np.arange(first, end)
-                bases = [self._bases(operand, outer, step.inner, steps) for operand in _OPERANDS[step.operator]]
-                simulator.run(self._pattern(step.operator, places), np.stack(bases, axis=1))
+                if first < end:
+                    places = {**outer, step.inner: first} if step.inner else outer
+                    steps = np.arange(first, end)
+                    bases = [self._bases(operand, outer, step.inner, steps) for operand in _OPERANDS[step.operator]]
+                    yield self._pattern(step.operator, places), np.stack(bases, axis=1)
+
+    def runs_before(self, phase: Phase, at: Sequence[int]) -> Iterator[Run]:
+        """What the step of the outer loops before this one accesses; nothing before the first."""
+        trips = [self.trips[loop] for loop in phase.outer]
+        number = int(np.ravel_multi_index(at, trips))
+        if number:
+            yield from self.runs(phase, tuple(map(int, np.unravel_index(number - 1, trips))))
 
     def alike(self, phase: Phase) -> Iterator[tuple[int, list[tuple[int, ...]]]]:
         """For every combination of block sizes of the outer loops: how many steps have it, and some of them."""
@@ -137,12 +151,6 @@ class _Blocks:
             spread = range(1, SAMPLES + 1)
             yield count, sorted({tuple(first + (end - first) * part // (SAMPLES + 1) for first, end in combination)
                                  for part in spread})  # fmt: skip
-
-    def before(self, phase: Phase, at: Sequence[int]) -> tuple[int, ...] | None:
-        """The step of the outer loops before this one; None for the first."""
-        trips = [self.trips[loop] for loop in phase.outer]
-        number = int(np.ravel_multi_index(at, trips))
-        return tuple(map(int, np.unravel_index(number - 1, trips))) if number else None
 
     def _bases(self, operand: tuple[str, str], outer: Sizes, inner: str, steps: Lines) -> Lines:
         """The lines where an operand's blocks begin in some steps of the inner loop."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cachegrind import cachegrind, needs_cachegrind
+from tests.under_valgrind import cachegrind, needs_valgrind
 from tilewright.errors import InvalidArgument
 from tilewright.machine.description import Cache
 from tilewright.runtime.cache_simulator import CacheSimulator, Counted, Pattern
@@ -158,7 +158,7 @@ def walked(count: int, near: int, far: int) -> tuple[list[int], list[int]]:
     return lines, writes
 
 
-@needs_cachegrind
+@needs_valgrind
 @pytest.mark.parametrize(
     ("first", "last", "near", "far"),
     [
