@@ -282,7 +282,7 @@ def cost_apart(computes: Sequence[Compute], hierarchy: Hierarchy, quanta: Quanta
     written = {compute.name: compute.output.size_bytes for group in groups for compute in group}
     for group in groups:
         if is_compute_intensive(group[0]):
-            plan = _single(group, hierarchy, quanta)
+            plan = solve_product(group, hierarchy, quanta)
             traffic, seconds = plan.dv[0], list(plan.seconds)
             sizes = {access.tensor: access.bytes for o in plan.candidate.moves.chain.operators for access in o.accesses}
         else:
@@ -314,8 +314,11 @@ def _kernels(computes: Sequence[Compute]) -> list[list[Compute]]:
     return groups
 
 
-def _single(group: Sequence[Compute], hierarchy: Hierarchy, quanta: Quanta | None) -> Levels:
-    """The best plan of one product alone."""
+def solve_product(group: Sequence[Compute], hierarchy: Hierarchy, quanta: Quanta | None = None) -> Levels:
+    """The best tiles of one product, with the maps behind it, at all levels.
+
+    Raises NoTiling where the outermost level on chip does not hold the smallest ones.
+    """
     chain = chain_of(group)
     smallest = smallest_tiles(chain, quanta)
     orders, _ = legal_orders(chain)

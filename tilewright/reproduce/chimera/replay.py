@@ -14,6 +14,7 @@ that leaves out is what one step keeps for a later one than the next; tests and 
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import product
@@ -30,7 +31,7 @@ ELEMENT_BYTES = 4
 LINE_BYTES = 64
 PANEL = 16  # rows of a left operand, columns of a right one, that a micro-kernel multiplies
 PAGE_BYTES = 4096  # tensors begin at multiples of it
-SAMPLES = 3  # steps of the outer loops that are counted for every combination of block sizes
+SAMPLES = 4  # steps of the outer loops that are counted for every combination of block sizes
 
 Nest = Literal["mlkn", "mlnk", "apart"]
 Sizes = Mapping[str, int]
@@ -61,7 +62,7 @@ NESTS: Mapping[Nest, tuple[Phase, ...]] = {
 }
 
 #: Left operand, right operand and result of each product, with the loops of their rows and columns.
-_OPERANDS = {
+OPERANDS = {
     "C": (("A", "mk"), ("B", "kl"), ("C", "ml")),
     "E": (("C", "ml"), ("D", "ln"), ("E", "mn")),
 }
@@ -115,7 +116,7 @@ class _Blocks:
         self.fused = nest != "apart"
         self.starts: dict[str, int] = {}
         line = 0
-        for tensor, loops in dict(each for operands in _OPERANDS.values() for each in operands).items():
+        for tensor, loops in dict(each for operands in OPERANDS.values() for each in operands).items():
             self.starts[tensor] = line
             blocks = 1 if self._stays(tensor) else prod(self.trips[loop] for loop in loops)
             pages = ceil(blocks * self._block_lines(loops) * LINE_BYTES / PAGE_BYTES)
@@ -130,7 +131,7 @@ class _Blocks:
                 if first < end:
                     places = {**outer, step.inner: first} if step.inner else outer
                     steps = np.arange(first, end)
-                    bases = [self._bases(operand, outer, step.inner, steps) for operand in _OPERANDS[step.operator]]
+                    bases = [self._bases(operand, outer, step.inner, steps) for operand in OPERANDS[step.operator]]
                     yield self._pattern(step.operator, places), np.stack(bases, axis=1)
 
     def runs_before(self, phase: Phase, at: Sequence[int]) -> Iterator[Run]:
@@ -141,16 +142,20 @@ class _Blocks:
             yield from self.runs(phase, tuple(map(int, np.unravel_index(number - 1, trips))))
 
     def alike(self, phase: Phase) -> Iterator[tuple[int, list[tuple[int, ...]]]]:
-        """For every combination of block sizes of the outer loops: how many steps have it, and some of them."""
-        ranges = []
+        """For every combination of block sizes of the outer loops: how many steps have it, and some of them.
+
+        The steps are drawn by chance: where blocks begin in the sets of a cache repeats itself after some steps.
+        """
+        roll, ranges = random.Random(0), []
         for loop in phase.outer:
             full = self.extents[loop] // self.tile[loop]
             ranges.append([each for each in ((0, full), (full, self.trips[loop])) if each[0] < each[1]])
         for combination in product(*ranges):
             count = prod(end - first for first, end in combination)
-            spread = range(1, SAMPLES + 1)
-            yield count, sorted({tuple(first + (end - first) * part // (SAMPLES + 1) for first, end in combination)
-                                 for part in spread})  # fmt: skip
+            if count <= SAMPLES:
+                yield count, list(product(*(range(first, end) for first, end in combination)))
+            else:
+                yield count, [tuple(roll.randrange(first, end) for first, end in combination) for _ in range(SAMPLES)]
 
     def _bases(self, operand: tuple[str, str], outer: Sizes, inner: str, steps: Lines) -> Lines:
         """The lines where an operand's blocks begin in some steps of the inner loop."""
@@ -162,7 +167,7 @@ class _Blocks:
         return np.broadcast_to(self.starts[tensor] + block * self._block_lines(rows + columns), steps.shape)
 
     def _pattern(self, operator: str, at: Sizes) -> Pattern:
-        (_, (rows, sums)), (_, (_, columns)), _ = _OPERANDS[operator]
+        (_, (rows, sums)), (_, (_, columns)), _ = OPERANDS[operator]
         return product_pattern(*(self._size(loop, at[loop]) for loop in (rows, sums, columns)))
 
     def _size(self, loop: str, place: int) -> int:
