@@ -74,5 +74,7 @@ def _misses(text: str) -> tuple[int, int]:
             number, *events = map(int, line.split())
             lines[number] = dict(zip(names, events, strict=False))
     body = [lines[number] for number in sorted(lines)[1:-1]]
-    first, last = (sum(each.get(f"{level}mr", 0) + each.get(f"{level}mw", 0) for each in body) for level in ("D1", "DL"))
+    first, last = (
+        sum(each.get(name, 0) for each in body for name in (f"{level}mr", f"{level}mw")) for level in ("D1", "DL")
+    )
     return first, last

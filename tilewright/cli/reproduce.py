@@ -44,9 +44,7 @@ Layers = Annotated[
         "chimera-orders chains, as G2 or C6",
     ),
 ]
-Trials = Annotated[
-    int | None, typer.Option("--trials", metavar="N", min=1, help="schedules, trees or tilings drawn")
-]
+Trials = Annotated[int | None, typer.Option("--trials", metavar="N", min=1, help="schedules, trees or tilings drawn")]
 Points = Annotated[int | None, typer.Option("--points", metavar="N", min=1, help="schedules timed per layer")]
 Batch = Annotated[int | None, typer.Option("--batch", metavar="N", min=1, help="images at a time (default: 1)")]
 Without = Annotated[

@@ -112,8 +112,8 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     ),
     Experiment(
         "chimera-traffic", "tilewright.reproduce.chimera.traffic",
-        "predicted data movement beside counts of simulated caches, and what fusion saves: claims E5, E10, E11", "3 min",
-        ("trials",), measured=True,
+        "predicted data movement beside counts of simulated caches, and what fusion saves: claims E5, E10, E11",
+        "3 min", ("trials",), measured=True,
     ),
     Experiment(
         "mlir-matmul", "tilewright.reproduce.matmul.ablation",

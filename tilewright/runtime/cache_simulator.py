@@ -84,8 +84,9 @@ class CacheSimulator:
     def access(self, lines: Sequence[int] | Lines, writes: Sequence[int] | Lines | None = None) -> None:
         """Accesses to lines by number, all reads without `writes`."""
         offsets = np.asarray(lines, np.int64)
-        none = np.zeros_like(offsets)
-        self.run(Pattern(offsets, none, none if writes is None else np.asarray(writes, np.int64)), np.zeros((1, 1)))
+        zeros = np.zeros_like(offsets)
+        written = zeros if writes is None else np.asarray(writes, np.int64)
+        self.run(Pattern(offsets, zeros, written), np.zeros((1, 1), np.int64))
 
     def clear(self) -> None:
         """Empty all caches and forget what was counted."""

@@ -18,7 +18,7 @@ from tilewright.errors import InvalidArgument
 from tilewright.expr.core import Compute
 from tilewright.expr.dtypes import DType
 from tilewright.expr.text import parse_graph
-from tilewright.fields import Readable, choice, count, rate, record, required, several, string, word
+from tilewright.fields import Readable, choice, rate, record, required, several, string, word
 from tilewright.graph.chain.candidates import Candidate
 from tilewright.graph.chain.closed_form import TwoProducts
 from tilewright.graph.chain.hierarchy import hierarchy_of
@@ -162,7 +162,7 @@ class Report(Readable):
         for plan in self.plans:
             if (plan.claim, plan.chain) == ("spec1-E7", "C6"):
                 yield Claim(plan.claim, "C6: gain", "none over Ansor", plan.gain, NO_GAIN, "<=",
-                            f"{_PREDICTED}. Most of what is gained is the start of a second kernel", "x", ".2f")  # fmt: skip
+                            f"{_PREDICTED}. What is gained is the start of a kernel", "x", ".2f")  # fmt: skip
         npu = [plan for plan in self.plans if plan.claim == "spec1-E8"]
         if npu:
             slower = float(sum(plan.gain < 1 for plan in npu))
@@ -193,9 +193,7 @@ def report(layers: Sequence[str] = CHAINS) -> Report:
     for name in layers:
         if name not in CHAINS:
             raise InvalidArgument(f"there is no chain {name!r}", where="--layers", help="G1 to G12, C1 to C8")
-    plans = [
-        _plan(group, name) for group in GROUPS for name in layers if (name[0] == "C") is (group.kind == "conv")
-    ]
+    plans = [_plan(group, name) for group in GROUPS for name in layers if (name[0] == "C") is (group.kind == "conv")]
     return Report(plans=tuple(plans))
 
 
@@ -215,8 +213,7 @@ def _plan(group: Group, name: str) -> Plan:
 
 def _computes(group: Group, name: str) -> tuple[Compute, ...]:
     if group.kind == "gemm, batch 1":
-        _, *extents = GEMM_CHAINS[int(name[1:]) - 1]
-        return two_products(1, *extents, group.dtype)
+        return two_products(*GEMM_CHAINS[int(name[1:]) - 1]._replace(batch=1), group.dtype)
     if group.kind == "conv":
         return workload(f"conv-chain-{name}", group.dtype)
     return workload(f"gemm-chain-{name}{'-softmax' if group.kind == 'softmax' else ''}", group.dtype)
@@ -371,8 +368,8 @@ def _claims_of_sizes() -> tuple[Claim, ...]:
         Claim("Eq. 3.19", "movement of rounded tiles over its bound", "1 at most", within, 1.0, "<=",
               "the largest of all memory sizes", "x", ".3f"),
         Claim("Eq. 3.19", "what rounding costs over DV*", "small", over, 1.1, "<=",
-              "where the root of the memory comes near an extent, a loop has one step or two, and no whole tile is near "
-              "T*: the solver searches numbers of steps", "x", ".3f"),
+              "where the root of the memory comes near an extent, loops have one step or two: no whole tile is near "
+              "T*, and the solver searches numbers of steps", "x", ".3f"),
     )  # fmt: skip
 
 

@@ -48,7 +48,8 @@ class _Walk:
 
     def runs(self, operators: Sequence[str]) -> Iterator[Run]:
         """The accesses of some products in order."""
-        for name, ranges, origin in self._leaves(self.plan.tree, {v: (0, n) for v, n in self.extents.items()}, None):
+        whole = {loop: (0, extent) for loop, extent in self.extents.items()}
+        for name, ranges, origin in self._leaves(self.plan.tree, whole, None):
             if name in operators:
                 for batch in range(*ranges.get("b", (0, 1))):
                     operands = OPERANDS[name]
@@ -57,7 +58,9 @@ class _Walk:
                     sizes = (ranges[loop][1] - ranges[loop][0] for loop in (rows, sums, columns))
                     yield product_pattern(*sizes), np.array([bases])
 
-    def _leaves(self, node: TileTree, ranges: Ranges, origin: Ranges | None) -> Iterator[tuple[str, Ranges, Ranges]]:
+    def _leaves(
+        self, node: TileTree | Leaf, ranges: Ranges, origin: Ranges | None
+    ) -> Iterator[tuple[str, Ranges, Ranges]]:
         """Every leaf in order with the ranges of its loops, and those of the block of C that it is in."""
         if isinstance(node, Leaf):
             yield node.op, ranges, ranges if origin is None else origin
@@ -79,7 +82,7 @@ class _Walk:
         for begins in product(*(range(*ranges[loop], sizes[loop]) for loop in loops)):
             yield {loop: (b, min(b + sizes[loop], ranges[loop][1])) for loop, b in zip(loops, begins, strict=True)}
 
-    def _place(self, tensor: str, loops: str, batch: int, ranges: Ranges, origin: Ranges) -> int:
+    def _place(self, tensor: str, loops: tuple[str, str], batch: int, ranges: Ranges, origin: Ranges) -> int:
         """The line where a block begins; the next free one for a block that has no place yet."""
         stays = tensor == "C" and self.fused
         key = (tensor, 0 if stays else batch, *(ranges[v][0] - (origin[v][0] if stays else 0) for v in loops))

@@ -61,10 +61,13 @@ NESTS: Mapping[Nest, tuple[Phase, ...]] = {
     "apart": (Phase("ml", (Step("C", "k"),)), Phase("ml", (Step("E", "n"),))),
 }
 
-#: Left operand, right operand and result of each product, with the loops of their rows and columns.
-OPERANDS = {
-    "C": (("A", "mk"), ("B", "kl"), ("C", "ml")),
-    "E": (("C", "ml"), ("D", "ln"), ("E", "mn")),
+#: A tensor with the loops of its rows and columns.
+Operand = tuple[str, tuple[str, str]]
+
+#: Left operand, right operand and result of each product.
+OPERANDS: Mapping[str, tuple[Operand, Operand, Operand]] = {
+    "C": (("A", ("m", "k")), ("B", ("k", "l")), ("C", ("m", "l"))),
+    "E": (("C", ("m", "l")), ("D", ("l", "n")), ("E", ("m", "n"))),
 }
 
 
@@ -157,14 +160,14 @@ class _Blocks:
             else:
                 yield count, [tuple(roll.randrange(first, end) for first, end in combination) for _ in range(SAMPLES)]
 
-    def _bases(self, operand: tuple[str, str], outer: Sizes, inner: str, steps: Lines) -> Lines:
+    def _bases(self, operand: Operand, outer: Sizes, inner: str, steps: Lines) -> Lines:
         """The lines where an operand's blocks begin in some steps of the inner loop."""
         tensor, (rows, columns) = operand
         if self._stays(tensor):
             return np.full_like(steps, self.starts[tensor])
         row, column = (steps if loop == inner else outer[loop] for loop in (rows, columns))
         block = row * self.trips[columns] + column
-        return np.broadcast_to(self.starts[tensor] + block * self._block_lines(rows + columns), steps.shape)
+        return np.broadcast_to(self.starts[tensor] + block * self._block_lines((rows, columns)), steps.shape)
 
     def _pattern(self, operator: str, at: Sizes) -> Pattern:
         (_, (rows, sums)), (_, (_, columns)), _ = OPERANDS[operator]
@@ -173,7 +176,7 @@ class _Blocks:
     def _size(self, loop: str, place: int) -> int:
         return min(self.tile[loop], self.extents[loop] - place * self.tile[loop])
 
-    def _block_lines(self, loops: str) -> int:
+    def _block_lines(self, loops: tuple[str, str]) -> int:
         return ceil(prod(self.tile[loop] for loop in loops) * ELEMENT_BYTES / LINE_BYTES)
 
     def _stays(self, tensor: str) -> bool:

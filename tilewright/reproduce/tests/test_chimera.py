@@ -50,13 +50,20 @@ def test_orders_are_those_of_the_publication_but_for_one_that_cannot_run(planned
     assert "unfinished" in printed.reason
     assert "41,943,040" in printed.reason
     differs = {each.subject for each in planned.claims if each.verdict == "differs"}
-    assert differs == {"best order as printed", "what rounding costs over DV*", "C6: gain", "chains that are slower fused"}
+    assert differs == {
+        "best order as printed",
+        "what rounding costs over DV*",
+        "C6: gain",
+        "chains that are slower fused",
+    }
 
 
 def test_the_tables_have_every_order(planned: orders.Report) -> None:
     listed, ranked, sizes, *plans = planned.tables
     assert len(listed.rows) == len(ranked.rows) == 24
-    assert [row[0] for row in listed.rows if row[-1] == "yes"] == sorted(row[0] for row in ranked.rows if row[-1] == "yes")
+    assert [row[0] for row in listed.rows if row[-1] == "yes"] == sorted(
+        row[0] for row in ranked.rows if row[-1] == "yes"
+    )
     runnable = {row[0]: row[1:5] for row in listed.rows if row[-1] == "yes"}
     assert len(runnable) == 8
     assert runnable["m l k n"] == ("l", "m", "m", "l")
@@ -113,7 +120,7 @@ def test_fusion_moves_less_beyond_the_second_cache(moved: traffic.Report) -> Non
 
 @pytest.mark.parametrize("name", ["G4", "G6"])
 def test_a_fused_plan_moves_each_tensor_once_beyond_the_level_of_its_link(name: str) -> None:
-    """G4 holds C in L2, G6 in L1. What the caches bring is what the plan says, and C, which is never read from there."""
+    """G4 holds C in L2, G6 in L1. Caches bring what the plan says, and the block of C, which is never read from there."""
     cpu = resolve(traffic.MACHINE)
     assert isinstance(cpu, Cpu)
     computes = workload(f"gemm-chain-{name}", "f32")
