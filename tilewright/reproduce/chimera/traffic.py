@@ -20,7 +20,7 @@ from tilewright.expr.core import Compute
 from tilewright.fields import Readable, choice, count, rate, record, required, several, table, whole, word
 from tilewright.graph.chain.candidates import candidates
 from tilewright.graph.chain.closed_form import distinct_tiles
-from tilewright.graph.chain.hierarchy import hierarchy_of
+from tilewright.graph.chain.hierarchy import USABLE, hierarchy_of
 from tilewright.graph.chain.loops import chain_of
 from tilewright.graph.chain.movement import chain_dm
 from tilewright.graph.chain.orders import legal_orders
@@ -42,7 +42,6 @@ GPU = "nvidia-a100-sxm4-40gb"
 EXTENT = 2048
 TILINGS = 100
 LARGEST = 256  # of the tile sizes that are drawn
-USABLE = 0.75  # of a cache that replaces the least recently used line: new blocks displace what is used least recently
 SHARES = (0.5, 0.6, 0.7, USABLE, 0.8, 0.9, 1.0)  # of the cache, for which the solver is asked
 SEARCHED = (0.65, 0.9)  # the parts of the cache that tilings use among which the best counted is looked for
 LINE_ELEMENTS = LINE_BYTES // ELEMENT_BYTES

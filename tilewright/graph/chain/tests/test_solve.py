@@ -33,6 +33,7 @@ from tilewright.graph.chain.tests.chains import (
 from tilewright.graph.chain.tests.test_closed_form import TABLE
 from tilewright.graph.chain.tilings import Memory, best_tiling, lower_bound
 from tilewright.machine import resolve
+from tilewright.machine.description import Gpu
 from tilewright.tiles.legality import check, violations
 from tilewright.tiles.notation import print_tree
 
@@ -221,6 +222,16 @@ def test_links_move_inside_the_level_of_fusion() -> None:
     assert inner is not None
     assert ["C" in volume for volume in outer.dv] == [False, True, True]
     assert ["C" in volume for volume in inner.dv] == [False, False, False]
+
+
+def test_blocks_take_a_part_of_a_cache_and_all_of_other_memory() -> None:
+    caches = {each.name: each.capacity_bytes for each in hierarchy_of(resolve("xeon-gold-6240")).levels}
+    assert caches["DRAM"] is None
+    assert caches["L1"] == 0.75 * 32_768
+    assert caches["L3"] == int(0.75 * 25_952_256 / 18)
+    gpu = resolve("sm_80")
+    assert isinstance(gpu, Gpu)
+    assert hierarchy_of(gpu).levels[-1].capacity_bytes == gpu.shared_bytes_per_block
 
 
 # A softmax in between -------------------------------------------------------------------------------------------------
