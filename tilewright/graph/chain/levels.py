@@ -179,6 +179,7 @@ def _counted(
     for position in range(len(chain.operators)):
         again = prod(steps[level][loop] for level in shared for loop in candidate.moves.again[position])
         flops += chain.flops(position) * recomputation(chain, position, tiles[fused - 1]) * again
+    flops += chain.rescaling({loop: prod(steps[level][loop] for level in shared) for loop in chain.extents})
     seconds.append(flops / hierarchy.flops_per_second)
     mu = tuple(int(moves.memory(tile)) for moves, tile in zip(used, tiles, strict=True))
     return Levels(candidate, fused, tuple(tiles), tuple(dv), mu, tuple(seconds), flops)

@@ -21,7 +21,7 @@ from tilewright.graph.chain.hierarchy import Hierarchy
 from tilewright.graph.chain.levels import Levels, memory_of, solve_levels
 from tilewright.graph.chain.loops import Chain, NotAChain, chain_of, is_compute_intensive
 from tilewright.graph.chain.orders import legal_orders
-from tilewright.graph.chain.softmax import Rewrite, deferred
+from tilewright.graph.chain.softmax import Rewrite, deferred, online
 from tilewright.graph.chain.tilings import Memory, Tiling, best_tiling, lower_bound
 from tilewright.graph.chain.trees import tree_of
 from tilewright.tiles.tree import TileTree
@@ -161,7 +161,8 @@ def _variants(computes: Sequence[Compute], chain: Chain, softmax: Collection[Rew
         found.append(("", chain))
     if other is not None:
         rewritten = chain_of(other)
-        found += [(rewrite, rewritten) for rewrite in ("deferred", "online") if rewrite in softmax]
+        variants: tuple[tuple[Rewrite, Chain], ...] = (("deferred", rewritten), ("online", online(rewritten)))
+        found += [variant for variant in variants if variant[0] in softmax]
     return found
 
 

@@ -250,6 +250,28 @@ def test_a_softmax_needs_its_loop_whole_or_a_rewrite() -> None:
     assert whole.rewrite == ""
 
 
+def test_an_online_softmax_rescales_its_sums_at_every_step_but_the_first() -> None:
+    """Sums of 512 rows: 64 of the second product, and the one that divides them; a multiplication is as long as two."""
+    computes = attention(512, 512, 64, 64)
+    plans = {each: solve(computes, one_level(4 * 3000), softmax=(each,)).best for each in ("deferred", "online")}
+    tile = plans["online"].tiles["L1"]
+    assert tile == plans["deferred"].tiles["L1"]  # bound by traffic
+    steps = -(-512 // tile["l"])
+    assert steps > 1
+    assert plans["online"].flops - plans["deferred"].flops == 2 * 512 * (64 + 1) * (steps - 1)
+    whole = solve(computes, one_level(4 * 2**18, flops=1e6), softmax=("online",)).best
+    assert whole.tiles["L1"]["l"] == 512
+    assert whole.flops == sum(whole.chain.flops(number) for number in range(2))
+
+
+def test_what_is_bound_by_compute_rescales_as_seldom_as_memory_lets_it() -> None:
+    computes = attention(512, 512, 64, 64)
+    fast, slow = (solve(computes, one_level(4 * 3000, flops=flops), softmax=("online",)).best for flops in (1e30, 1e6))
+    assert slow.bound == "compute"
+    assert slow.tiles["L1"]["l"] > fast.tiles["L1"]["l"]
+    assert slow.flops < fast.flops
+
+
 def test_deferred_normalisation_computes_the_same() -> None:
     import numpy as np
 
