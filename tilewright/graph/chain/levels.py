@@ -97,10 +97,13 @@ def solve_levels(
 
 
 def _outside(candidate: Candidate, double_buffer: bool) -> Candidate:
-    """The candidate at levels outside of that of fusion: loops that not all operators share are whole."""
+    """The candidate at levels outside of that of fusion: loops that not all operators share are whole.
+
+    So is the loop whose steps keep a halo: they follow each other.
+    """
     chain = candidate.moves.chain
     shared = nest_of(chain, candidate.order, candidate.whole).loops
-    whole = candidate.whole | {loop for loop in candidate.order if loop not in shared}
+    whole = candidate.whole | {loop for loop in candidate.order if loop not in shared or loop == candidate.halo}
     moves = plan_moves(chain, candidate.order, keep=candidate.keep, ones=whole, double_buffer=double_buffer)
     return replace(candidate, whole=whole, moves=moves)
 

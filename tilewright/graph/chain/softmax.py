@@ -4,8 +4,8 @@ Before:  p = exp(s - max s) / sum exp(s - max s);  a = sum p * v
 After:   x = exp(s);  num = sum x * v;  den = sum x;  a = num / den
 
 This is deferred normalisation. The running maximum of an online softmax rescales `num` and `den` between steps of the
-same loops: it has the same blocks and the same traffic, one row more, and a multiplication of every sum in each step but
-the first (`online`). A tree over the rewritten expressions stands for both; which one runs is the plan's `rewrite`.
+same loops: it has the same blocks and the same traffic, one row more, and a multiplication of every sum in each step
+but the first (`online`). A tree over the rewritten expressions stands for both; which one runs is the plan's `rewrite`.
 """
 
 from __future__ import annotations
