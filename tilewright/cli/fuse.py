@@ -39,12 +39,16 @@ Workload = Annotated[
 ]
 MachineName = Annotated[str, machine_option("whose memory and rates")]
 Dtype = Annotated[str, typer.Option("--dtype", metavar="T", help="element type of --expr and --workload")]
+KeepHalo = Annotated[
+    bool, typer.Option("--keep-halo", help="rows of a first convolution that two blocks need may stay on chip")
+]
 Best = Annotated[int, typer.Option("--plans", metavar="N", min=1, max=64, help="how many plans to show")]
 
 
 def fuse(
     model: Model = None, expression: Statements = None, workload: Workload = None, size: Sizes = None,
-    shape: Shapes = None, machine: MachineName = "host", dtype: Dtype = "f32", plans: Best = 8, as_json: AsJson = False,
+    shape: Shapes = None, machine: MachineName = "host", dtype: Dtype = "f32", keep_halo: KeepHalo = False,
+    plans: Best = 8, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Plan a chain of products as one kernel: order, policy, tiles, movement and time, against kernels apart.
 
@@ -60,9 +64,9 @@ def fuse(
     if model is not None:
         if dtype != "f32":
             raise InvalidArgument("a model has its own types", where="--dtype", help="leave it out")
-        costed, refused = _of_model(model, shape, target)
+        costed, refused = _of_model(model, shape, target, keep_halo)
     else:
-        costed, refused = [_of_computes(_computes(expression, workload, size, dtype), target, plans)], []
+        costed, refused = [_of_computes(_computes(expression, workload, size, dtype), target, keep_halo, plans)], []
     if as_json:
         show_json(_as_value(costed, refused, target.name, plans))
     else:
@@ -109,24 +113,29 @@ def _computes(text: str | None, workload: str | None, size: list[str] | None, dt
     return computes
 
 
-def _of_computes(computes: tuple[Compute, ...], target: Machine, plans: int) -> Costed:
+def _of_computes(computes: tuple[Compute, ...], target: Machine, keep_halo: bool, plans: int) -> Costed:
+    from tilewright.graph.chain.halo import ANY, RECOMPUTE
     from tilewright.graph.chain.hierarchy import hierarchy_of
     from tilewright.graph.chain.solve import solve
     from tilewright.graph.chains import Costed, FoundChain
     from tilewright.instruction.quanta import MachineQuanta
 
     hierarchy = hierarchy_of(target, computes[0].inputs()[0].dtype if computes[0].inputs() else "f32")
-    found = solve(computes, hierarchy, MachineQuanta(target), best=plans)
+    found = solve(computes, hierarchy, MachineQuanta(target), best=plans, halo=ANY if keep_halo else RECOMPUTE)
     return Costed(FoundChain(computes), found.decision, found)
 
 
-def _of_model(path: Path, shape: list[str] | None, target: Machine) -> tuple[list[Costed], list[Refusal]]:
+def _of_model(
+    path: Path, shape: list[str] | None, target: Machine, keep_halo: bool
+) -> tuple[list[Costed], list[Refusal]]:
     from tilewright.cli.models import import_graph
+    from tilewright.graph.chain.halo import ANY, RECOMPUTE
     from tilewright.graph.chain.hierarchy import hierarchy_of
     from tilewright.graph.chains import cost_chains
     from tilewright.instruction.quanta import MachineQuanta
 
-    costed, refused = cost_chains(import_graph(path, shapes_of(shape)), hierarchy_of(target), MachineQuanta(target))
+    graph, halo = import_graph(path, shapes_of(shape)), ANY if keep_halo else RECOMPUTE
+    costed, refused = cost_chains(graph, hierarchy_of(target), MachineQuanta(target), halo=halo)
     return list(costed), list(refused)
 
 

@@ -22,6 +22,7 @@ example: tilewright reproduce
          tilewright reproduce amos-mappings
          tilewright reproduce amos-cpu --layers C0,C6 --trials 96 \\
              --json > cpu.json
+         tilewright reproduce chimera-orders --layers G2,C6
          tilewright reproduce mlir-matmul --without padding,swizzle
          tilewright reproduce mlir-matmul --mma wmma
          tilewright reproduce mlir-matmul --device cuda \\
@@ -39,12 +40,11 @@ Layers = Annotated[
     typer.Option(
         "--layers",
         metavar="NAME,…",
-        help="layers of ResNet-18, C0 to C11 (default: all); of tileflow-edge networks, as bert-base",
+        help="layers of ResNet-18, C0 to C11 (default: all); of tileflow-edge networks, as bert-base; of "
+        "chimera-orders chains, as G2 or C6",
     ),
 ]
-Trials = Annotated[
-    int | None, typer.Option("--trials", metavar="N", min=1, help="schedules, or trees, drawn per search")
-]
+Trials = Annotated[int | None, typer.Option("--trials", metavar="N", min=1, help="schedules, trees or tilings drawn")]
 Points = Annotated[int | None, typer.Option("--points", metavar="N", min=1, help="schedules timed per layer")]
 Batch = Annotated[int | None, typer.Option("--batch", metavar="N", min=1, help="images at a time (default: 1)")]
 Without = Annotated[

@@ -6,13 +6,14 @@ have no reader outside. Nothing is compiled differently: every chain is costed f
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from tilewright.dataclass import dataclass
 from tilewright.decision import Decision, Refusal
 from tilewright.errors import CompileError
 from tilewright.expr.core import Compute
 from tilewright.expr.graph import Graph
+from tilewright.graph.chain.halo import RECOMPUTE, Halo
 from tilewright.graph.chain.hierarchy import Hierarchy
 from tilewright.graph.chain.loops import NotAChain, chain_of, is_compute_intensive
 from tilewright.graph.chain.solve import Quanta, Solution, solve
@@ -56,14 +57,15 @@ def find_chains(graph: Graph, most: int = MOST_PRODUCTS) -> tuple[tuple[FoundCha
 
 
 def cost_chains(
-    graph: Graph, hierarchy: Hierarchy, quanta: Quanta | None = None, most: int = MOST_PRODUCTS
-) -> tuple[tuple[Costed, ...], tuple[Refusal, ...]]:
+    graph: Graph, hierarchy: Hierarchy, quanta: Quanta | None = None, most: int = MOST_PRODUCTS,
+    halo: Collection[Halo] = RECOMPUTE,
+) -> tuple[tuple[Costed, ...], tuple[Refusal, ...]]:  # fmt: skip
     """Every chain of a graph with its plans and its decision, and why other products are in none."""
     chains, refused = find_chains(graph, most)
     costed: list[Costed] = []
     for chain in chains:
         try:
-            solution = solve(chain.computes, hierarchy, quanta)
+            solution = solve(chain.computes, hierarchy, quanta, halo=halo)
         except CompileError as error:
             why = Refusal(f"fused {chain.name}", error.code, error.message)
             decision = Decision(f"fusion of {chain.name}", "apart", "no plan could be made", refused=(why,))

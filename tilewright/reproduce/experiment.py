@@ -106,6 +106,16 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         ("layers", "trials", "batch"), measured=True,
     ),
     Experiment(
+        "chimera-orders", "tilewright.reproduce.chimera.orders",
+        "block orders of chains, what they move, and what the solver chooses for published chains on three machines: "
+        "Table 3.4, Eq. 3.18 and 3.19, claims E1 to E4, E6 to E8, E12", "30 s", ("layers",), measured=True,
+    ),
+    Experiment(
+        "chimera-traffic", "tilewright.reproduce.chimera.traffic",
+        "predicted data movement beside counts of simulated caches, and what fusion saves: claims E5, E10, E11",
+        "3 min", ("trials",), measured=True,
+    ),
+    Experiment(
         "mlir-matmul", "tilewright.reproduce.matmul.ablation",
         "products on a GPU, optimisation by optimisation: counts of the emulator, times that the model predicts, and "
         "times beside cuBLAS where there is a GPU",

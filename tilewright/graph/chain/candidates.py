@@ -7,10 +7,11 @@ tensors needs. Any other loop that is whole is a tile like others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import product
 
 from tilewright.dataclass import dataclass
+from tilewright.graph.chain.halo import RECOMPUTE, Halo, keeping, kept_loop
 from tilewright.graph.chain.loops import Access, Chain
 from tilewright.graph.chain.movement import Moves, plan_moves
 from tilewright.graph.chain.orders import Order
@@ -18,26 +19,36 @@ from tilewright.graph.chain.orders import Order
 
 @dataclass(frozen=True)
 class Candidate:
-    """An order with a policy: tensors in `keep` stay on chip (none: EVICT), loops in `whole` have one trip."""
+    """An order with a policy: tensors in `keep` stay on chip (none: EVICT), loops in `whole` have one trip.
+
+    Steps of the loop `halo` keep the rows of the link that they share; those of none do where it is empty.
+    """
 
     order: Order
     keep: frozenset[str]
     whole: frozenset[str]
     moves: Moves
+    halo: str = ""
 
     @property
     def policy(self) -> str:
         """EVICT, or KEEP and the tensors whose blocks stay while other operators run."""
-        return f"KEEP {', '.join(sorted(self.moves.stays))}" if self.moves.stays else "EVICT"
+        policy = f"KEEP {', '.join(sorted(self.moves.stays))}" if self.moves.stays else "EVICT"
+        return f"{policy}, halo along {self.halo}" if self.halo else policy
 
 
-def candidates(chain: Chain, orders: Sequence[Order], *, double_buffer: bool = False) -> list[Candidate]:
-    """Every order with every policy, those with the same formulas once."""
+def candidates(
+    chain: Chain, orders: Sequence[Order], *, double_buffer: bool = False, halo: Collection[Halo] = RECOMPUTE
+) -> list[Candidate]:
+    """Every order with every policy, those with the same formulas once. `halo`: what may happen to rows of a link."""
     found: dict[object, Candidate] = {}
     for order in orders:
         for keep, whole in policies(chain, order):
-            moves = plan_moves(chain, order, keep=keep, ones=whole, double_buffer=double_buffer)
-            found.setdefault((moves.key(), whole), Candidate(order, keep, whole, moves))
+            loop = kept_loop(chain, order, whole) if "keep" in halo else ""
+            for kept in (("",) if "recompute" in halo or not loop else ()) + ((loop,) if loop else ()):
+                each = keeping(chain, kept) if kept else chain
+                moves = plan_moves(each, order, keep=keep, ones=whole, double_buffer=double_buffer)
+                found.setdefault((moves.key(), whole, kept), Candidate(order, keep, whole, moves, kept))
     return list(found.values())
 
 

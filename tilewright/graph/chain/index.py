@@ -24,12 +24,14 @@ Ranges = Mapping[str, tuple[int, int]]  #: first and one past the last value of 
 class Index:
     """``constant + sum of coefficient * variable``, of which the values in [0, extent) exist.
 
-    A variable is the name of an independent loop, or an `Index` where the loop is derived.
+    A variable is the name of an independent loop, or an `Index` where the loop is derived. Of a derived loop that is
+    `kept`, a step of the loop of this name has what the steps before it did not have.
     """
 
     terms: tuple[tuple[str | Index, int], ...]
     extent: int
     constant: int = 0
+    kept: str = ""
 
     @cached_property
     def loops(self) -> frozenset[str]:
@@ -69,6 +71,9 @@ class Index:
             ends = coefficient * begin, coefficient * (end - 1)
             low, high = low + min(ends), high + max(ends)
         low, high = max(low, 0), min(high + 1, self.extent)
+        before = self._before(ranges)
+        if before is not None:
+            low = max(low, self.box(before)[1])
         return (low, high) if low < high else (0, 0)
 
     def elements(self, ranges: Ranges) -> frozenset[int]:
@@ -77,7 +82,14 @@ class Index:
         for variable, coefficient in self.terms:
             steps = range(*ranges[variable]) if isinstance(variable, str) else variable.elements(ranges)
             values = {value + coefficient * step for value in values for step in steps}
-        return frozenset(value for value in values if 0 <= value < self.extent)
+        before = self._before(ranges)
+        done = frozenset[int]() if before is None else self.elements(before)
+        return frozenset(value for value in values if 0 <= value < self.extent) - done
+
+    def _before(self, ranges: Ranges) -> Ranges | None:
+        """The ranges of all steps before this one along the loop `kept`; None at the first step."""
+        begin = ranges[self.kept][0] if self.kept else 0
+        return {**ranges, self.kept: (0, begin)} if begin else None
 
     def covered(self, tile: Mapping[str, int], extents: Mapping[str, int], *, exact: bool = False) -> int:
         """Elements summed over all blocks: the halo of each block counts for it.

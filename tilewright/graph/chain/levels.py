@@ -97,10 +97,13 @@ def solve_levels(
 
 
 def _outside(candidate: Candidate, double_buffer: bool) -> Candidate:
-    """The candidate at levels outside of that of fusion: loops that not all operators share are whole."""
+    """The candidate at levels outside of that of fusion: loops that not all operators share are whole.
+
+    So is the loop whose steps keep a halo: they follow each other.
+    """
     chain = candidate.moves.chain
     shared = nest_of(chain, candidate.order, candidate.whole).loops
-    whole = candidate.whole | {loop for loop in candidate.order if loop not in shared}
+    whole = candidate.whole | {loop for loop in candidate.order if loop not in shared or loop == candidate.halo}
     moves = plan_moves(chain, candidate.order, keep=candidate.keep, ones=whole, double_buffer=double_buffer)
     return replace(candidate, whole=whole, moves=moves)
 
@@ -179,6 +182,7 @@ def _counted(
     for position in range(len(chain.operators)):
         again = prod(steps[level][loop] for level in shared for loop in candidate.moves.again[position])
         flops += chain.flops(position) * recomputation(chain, position, tiles[fused - 1]) * again
+    flops += chain.rescaling({loop: prod(steps[level][loop] for level in shared) for loop in chain.extents})
     seconds.append(flops / hierarchy.flops_per_second)
     mu = tuple(int(moves.memory(tile)) for moves, tile in zip(used, tiles, strict=True))
     return Levels(candidate, fused, tuple(tiles), tuple(dv), mu, tuple(seconds), flops)

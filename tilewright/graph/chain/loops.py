@@ -79,13 +79,21 @@ class Operator:
 
 
 @dataclass(frozen=True)
+class Rescaled:
+    """Elements that are multiplied at every step of some loops but the first, as sums are when a maximum changes."""
+
+    elements: int
+    loops: frozenset[str]
+
+
+@dataclass(frozen=True)
 class Chain:
     """Operators in order, and their independent loops with extents.
 
     `links` are the tensors between operators. `windows` are loops that share an index with another one, those of
     pooling too: they stay whole and innermost. `whole` are loops that a reduction between two products needs whole.
     `problem` has the expressions, in which loops have the same names; `derived` has its derived loops over independent
-    ones.
+    ones. `rescaled` are the sums of an online softmax.
     """
 
     operators: tuple[Operator, ...]
@@ -95,6 +103,7 @@ class Chain:
     problem: Problem
     derived: Mapping[LoopOf, Index]
     whole: frozenset[str] = frozenset()
+    rescaled: tuple[Rescaled, ...] = ()
 
     @cached_property
     def batches(self) -> tuple[str, ...]:
@@ -141,6 +150,13 @@ class Chain:
     def flops(self, number: int) -> int:
         """Operations of one operator without recomputation: a multiplication and an addition per point."""
         return self._flops[number]
+
+    def rescaling(self, steps: Mapping[str, Size]) -> Size:
+        """Operations that rescale sums, for steps of every loop; one that adds nothing takes the place of two."""
+        total: Size = 0
+        for each in self.rescaled:
+            total = total + 2 * each.elements * (prod((steps[loop] for loop in each.loops), start=1) - 1)
+        return total
 
     @cached_property
     def _flops(self) -> list[int]:

@@ -70,6 +70,7 @@ class Moves:
         for number, operator in enumerate(self.chain.operators):
             if number < len(self.chain.operators) - 1:
                 found |= {loop for index in operator.work if index.plain is None for loop in index.loops}
+        found |= {loop for each in self.chain.rescaled for loop in each.loops}
         return frozenset(found - self.chain.windows)
 
     def held_of(self, number: int, tile: Mapping[str, Size], weighted: bool) -> Size:

@@ -4,8 +4,8 @@ Before:  p = exp(s - max s) / sum exp(s - max s);  a = sum p * v
 After:   x = exp(s);  num = sum x * v;  den = sum x;  a = num / den
 
 This is deferred normalisation. The running maximum of an online softmax rescales `num` and `den` between steps of the
-same loops: it has the same blocks and the same traffic, and one row more. A tree over the rewritten expressions stands
-for both; which one runs is the plan's `rewrite`.
+same loops: it has the same blocks and the same traffic, one row more, and a multiplication of every sum in each step
+but the first (`online`). A tree over the rewritten expressions stands for both; which one runs is the plan's `rewrite`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tilewright.expr.core import Apply, Axis, Compute, Expr, Read, Tensor
 from tilewright.expr.core import walk as walk_expr
 from tilewright.expr.names import unique
 from tilewright.expr.rewrite import inline, substitute, transform
-from tilewright.graph.chain.loops import is_compute_intensive
+from tilewright.graph.chain.loops import Chain, Rescaled, is_compute_intensive
 
 Rewrite = Literal["", "deferred", "online"]  #: of a softmax: none, sums divided at the end, a running maximum too
 
@@ -55,6 +55,17 @@ def deferred(computes: Sequence[Compute]) -> tuple[Compute, ...] | None:
         return None
     used = {tensor.name for compute in found if compute.name not in dropped for tensor in compute.inputs()}
     return tuple(compute for compute in found if compute.name not in dropped or compute.name in used)
+
+
+def online(chain: Chain) -> Chain:
+    """The chain of what `deferred` gives, with the sums that a running maximum rescales."""
+    found = []
+    for operator in chain.operators:
+        for name in operator.computes[1:]:
+            if chain.problem.reductions(name) and chain.problem.reductions(name) <= operator.reductions:
+                numerator, denominator = operator.access(operator.output), chain.problem.compute(name).output
+                found.append(Rescaled(numerator.size + denominator.size, chain.problem.reductions(name)))
+    return replace(chain, rescaled=tuple(found))
 
 
 def _without_maps(computes: Sequence[Compute]) -> list[Compute]:

@@ -17,11 +17,12 @@ from tilewright.decision import Cost, Decision, Refusal
 from tilewright.errors import CompileError
 from tilewright.expr.core import Compute
 from tilewright.graph.chain.candidates import Candidate, candidates
+from tilewright.graph.chain.halo import RECOMPUTE, Halo
 from tilewright.graph.chain.hierarchy import Hierarchy
 from tilewright.graph.chain.levels import Levels, memory_of, solve_levels
 from tilewright.graph.chain.loops import Chain, NotAChain, chain_of, is_compute_intensive
 from tilewright.graph.chain.orders import legal_orders
-from tilewright.graph.chain.softmax import Rewrite, deferred
+from tilewright.graph.chain.softmax import Rewrite, deferred, online
 from tilewright.graph.chain.tilings import Memory, Tiling, best_tiling, lower_bound
 from tilewright.graph.chain.trees import tree_of
 from tilewright.tiles.tree import TileTree
@@ -116,11 +117,13 @@ def solve(
     *,
     best: int = BEST,
     softmax: Collection[Rewrite] = ("", "online"),
+    halo: Collection[Halo] = RECOMPUTE,
     double_buffer: bool = False,
 ) -> Solution:
     """Plan a chain of computes in topological order for a machine.
 
-    `softmax` are the ways in which one between two products may be computed. Raises NotAChain where the computes are no
+    `softmax` are the ways in which one between two products may be computed, `halo` what may happen to rows of a first
+    convolution that two blocks of the second one need. Raises NotAChain where the computes are no
     chain of two products or more, NoTiling where no level holds the smallest tiles.
     """
     chain = chain_of(computes)
@@ -133,7 +136,7 @@ def solve(
     found: list[tuple[Rewrite, Levels]] = []
     refused: list[Refusal] = []
     for rewrite, each in _variants(computes, chain, softmax):
-        solved = _solved(each, hierarchy, quanta, double_buffer, best, refused)
+        solved = _solved(each, hierarchy, quanta, halo, double_buffer, best, refused)
         found += ((rewrite, levels) for levels in solved)
     if not found:
         raise _too_small(chain, hierarchy, quanta)
@@ -161,7 +164,8 @@ def _variants(computes: Sequence[Compute], chain: Chain, softmax: Collection[Rew
         found.append(("", chain))
     if other is not None:
         rewritten = chain_of(other)
-        found += [(rewrite, rewritten) for rewrite in ("deferred", "online") if rewrite in softmax]
+        variants: tuple[tuple[Rewrite, Chain], ...] = (("deferred", rewritten), ("online", online(rewritten)))
+        found += [variant for variant in variants if variant[0] in softmax]
     return found
 
 
@@ -183,8 +187,9 @@ def smallest_tiles(chain: Chain, quanta: Quanta | None) -> dict[str, int]:
 
 
 def _solved(
-    chain: Chain, hierarchy: Hierarchy, quanta: Quanta | None, double_buffer: bool, best: int, refused: list[Refusal]
-) -> list[Levels]:
+    chain: Chain, hierarchy: Hierarchy, quanta: Quanta | None, halo: Collection[Halo], double_buffer: bool, best: int,
+    refused: list[Refusal],
+) -> list[Levels]:  # fmt: skip
     """The best candidates of one chain at every level at which it may fuse, with their tiles at all levels."""
     smallest = smallest_tiles(chain, quanta)
     orders, wrong = legal_orders(chain)
@@ -192,7 +197,7 @@ def _solved(
         order, reason = wrong[0]
         shown = f"{reason}; {len(wrong)} orders in all"
         refused.append(Refusal(f"order {' '.join(order)}", "R1: a link is complete before it is read", shown))
-    every = candidates(chain, orders, double_buffer=double_buffer)
+    every = candidates(chain, orders, double_buffer=double_buffer, halo=halo)
     found: list[Levels] = []
     for level, store in enumerate(hierarchy.levels):
         if level == 0 or not store.fuses or not store.capacity_bytes:
@@ -232,7 +237,8 @@ def _program(candidate: Candidate, tiling: Tiling) -> object:
     extents = candidate.moves.chain.extents
     order = tuple(loop for loop in candidate.order if tiling.tile[loop] < extents[loop])
     stays = frozenset((tensor, loop) for tensor, loop in candidate.moves.stays.items() if loop in order)
-    return order, tuple(sorted(tiling.tile.items())), stays
+    halo = candidate.halo if candidate.halo in order else ""
+    return order, tuple(sorted(tiling.tile.items())), stays, halo
 
 
 def _plan(levels: Levels, rewrite: Rewrite, hierarchy: Hierarchy) -> ChainPlan:
@@ -282,7 +288,7 @@ def cost_apart(computes: Sequence[Compute], hierarchy: Hierarchy, quanta: Quanta
     written = {compute.name: compute.output.size_bytes for group in groups for compute in group}
     for group in groups:
         if is_compute_intensive(group[0]):
-            plan = _single(group, hierarchy, quanta)
+            plan = solve_product(group, hierarchy, quanta)
             traffic, seconds = plan.dv[0], list(plan.seconds)
             sizes = {access.tensor: access.bytes for o in plan.candidate.moves.chain.operators for access in o.accesses}
         else:
@@ -314,8 +320,11 @@ def _kernels(computes: Sequence[Compute]) -> list[list[Compute]]:
     return groups
 
 
-def _single(group: Sequence[Compute], hierarchy: Hierarchy, quanta: Quanta | None) -> Levels:
-    """The best plan of one product alone."""
+def solve_product(group: Sequence[Compute], hierarchy: Hierarchy, quanta: Quanta | None = None) -> Levels:
+    """The best tiles of one product, with the maps behind it, at all levels.
+
+    Raises NoTiling where the outermost level on chip does not hold the smallest ones.
+    """
     chain = chain_of(group)
     smallest = smallest_tiles(chain, quanta)
     orders, _ = legal_orders(chain)

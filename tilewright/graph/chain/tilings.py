@@ -123,6 +123,7 @@ class _Space:
                 factor = self.recomputed(number, picks)
                 factor = factor * prod((steps[loop] for loop in self.moves.again[number]), start=1)
                 flops = flops + self.chain.flops(number) * factor
+            flops = flops + self.chain.rescaling(steps)
             seconds = np.maximum(seconds, flops * self.memory.seconds_per_flop)
         return np.asarray(seconds, dtype=np.float64), np.asarray(volume)
 
@@ -275,6 +276,7 @@ class _Space:
                     if index.plain is None:
                         factor *= self._smooth_covered(index, tile) / index.distinct(extents)
                 flops += self.chain.flops(number) * factor
+            flops += self.chain.rescaling(steps)
             seconds = max(seconds, flops * self.memory.seconds_per_flop)
         return float(seconds)
 

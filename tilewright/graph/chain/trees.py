@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from tilewright.dataclass import dataclass
+from tilewright.graph.chain.halo import keepers
 from tilewright.graph.chain.hierarchy import Hierarchy
 from tilewright.graph.chain.levels import Levels, own_order, steps_between
 from tilewright.graph.chain.loops import Chain, Operator
@@ -127,7 +128,10 @@ class _Builder:
 
     def _tile(self, turns: Sequence[_Turn], child: TileTree) -> Tile:
         level = turns[0].level
-        return Tile(self.names[level - 1], self._loops(level, [turn.loop for turn in turns]), child)
+        loops = self._loops(level, [turn.loop for turn in turns])
+        keeps = any(turn.loop == self.candidate.halo and len(turn.operators) > 1 for turn in turns)
+        kept = [name for operator in keepers(self.chain) for name in operator.computes] if keeps else []
+        return Tile(self.names[level - 1], loops, child, keep=tuple(kept))
 
     def _loops(self, level: int, loops: Sequence[str]) -> tuple[Loop, ...]:
         return tuple(Loop(loop, self.steps[level - 1][loop]) for loop in loops)

@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 import pytest
 
 from tilewright.reproduce.amos import mappings
+from tilewright.reproduce.chimera import orders, traffic
 from tilewright.reproduce.claim import Claim
 from tilewright.reproduce.experiment import EXPERIMENTS, Report
 from tilewright.reproduce.matmul import ablation, worked_cases
@@ -20,6 +21,8 @@ REPORTS: dict[str, Callable[[], Report]] = {
     "amos-mappings": mappings.report,
     "amos-model": ranked,
     "amos-cpu": compared,
+    "chimera-orders": lambda: orders.report(("G10", "C6")),
+    "chimera-traffic": lambda: traffic.report(trials=6, extent=128, chains=("G10",)),
     "mlir-matmul": lambda: ablation.report(sizes=(1024, 4096), device="emulator"),
     "tileflow-edge": lambda: dataflows.report(layers=("mlp-mixer-512",), trials=30),
     "worked-cases": worked_cases.report,

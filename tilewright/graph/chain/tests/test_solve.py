@@ -33,6 +33,7 @@ from tilewright.graph.chain.tests.chains import (
 from tilewright.graph.chain.tests.test_closed_form import TABLE
 from tilewright.graph.chain.tilings import Memory, best_tiling, lower_bound
 from tilewright.machine import resolve
+from tilewright.machine.description import Gpu
 from tilewright.tiles.legality import check, violations
 from tilewright.tiles.notation import print_tree
 
@@ -223,6 +224,16 @@ def test_links_move_inside_the_level_of_fusion() -> None:
     assert ["C" in volume for volume in inner.dv] == [False, False, False]
 
 
+def test_blocks_take_a_part_of_a_cache_and_all_of_other_memory() -> None:
+    caches = {each.name: each.capacity_bytes for each in hierarchy_of(resolve("xeon-gold-6240")).levels}
+    assert caches["DRAM"] is None
+    assert caches["L1"] == 0.75 * 32_768
+    assert caches["L3"] == int(0.75 * 25_952_256 / 18)
+    gpu = resolve("sm_80")
+    assert isinstance(gpu, Gpu)
+    assert hierarchy_of(gpu).levels[-1].capacity_bytes == gpu.shared_bytes_per_block
+
+
 # A softmax in between -------------------------------------------------------------------------------------------------
 
 
@@ -237,6 +248,28 @@ def test_a_softmax_needs_its_loop_whole_or_a_rewrite() -> None:
     whole = solve(attention(512, 512, 64, 64), one_level(4 * 2**16), softmax=("",)).best
     assert whole.tiles["L1"]["l"] == 512
     assert whole.rewrite == ""
+
+
+def test_an_online_softmax_rescales_its_sums_at_every_step_but_the_first() -> None:
+    """Sums of 512 rows: 64 of the second product, and the one that divides them; a multiplication is as long as two."""
+    computes = attention(512, 512, 64, 64)
+    plans = {each: solve(computes, one_level(4 * 3000), softmax=(each,)).best for each in ("deferred", "online")}
+    tile = plans["online"].tiles["L1"]
+    assert tile == plans["deferred"].tiles["L1"]  # bound by traffic
+    steps = -(-512 // tile["l"])
+    assert steps > 1
+    assert plans["online"].flops - plans["deferred"].flops == 2 * 512 * (64 + 1) * (steps - 1)
+    whole = solve(computes, one_level(4 * 2**18, flops=1e6), softmax=("online",)).best
+    assert whole.tiles["L1"]["l"] == 512
+    assert whole.flops == sum(whole.chain.flops(number) for number in range(2))
+
+
+def test_what_is_bound_by_compute_rescales_as_seldom_as_memory_lets_it() -> None:
+    computes = attention(512, 512, 64, 64)
+    fast, slow = (solve(computes, one_level(4 * 3000, flops=flops), softmax=("online",)).best for flops in (1e30, 1e6))
+    assert slow.bound == "compute"
+    assert slow.tiles["L1"]["l"] > fast.tiles["L1"]["l"]
+    assert slow.flops < fast.flops
 
 
 def test_deferred_normalisation_computes_the_same() -> None:
