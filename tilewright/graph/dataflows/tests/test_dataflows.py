@@ -75,11 +75,11 @@ EXPECTED = {
 
 @pytest.mark.parametrize("name", ATTENTION)
 def test_trees_of_attention_are_those_of_the_table(name: str) -> None:
-    assert ATTENTION[name](products(), LEVELS) == parse_tree(EXPECTED[name])
+    assert ATTENTION[name].tree(products(), LEVELS) == parse_tree(EXPECTED[name])
 
 
 def test_trees_of_convolutions_are_those_of_the_table() -> None:
-    trees = {name: dataflow(convolutions(), LEVELS) for name, dataflow in CONVOLUTIONS.items()}
+    trees = {name: dataflow.tree(convolutions(), LEVELS) for name, dataflow in CONVOLUTIONS.items()}
     assert trees["Fused-Layer"] == parse_tree(
         f"@DRAM for b, h, w {{ pipe[ par h, w {{ {BLOCKS} }}, par h, w {{ {CONV2} }} ] }}"
     )
@@ -104,7 +104,7 @@ def test_trees_are_legal_with_open_and_with_drawn_factors(
 ) -> None:
     _, dataflow, make = case
     given: Problem = make()  # type: ignore[operator]
-    tree: TileTree = dataflow(given, levels)  # type: ignore[operator]
+    tree: TileTree = dataflow.tree(given, levels)  # type: ignore[operator]
     assert list(violations(tree, given)) == []
     factors = TreeFactors(tree, given)
     filled = factors.filled(factors.sample(np.random.default_rng(0)))
@@ -118,24 +118,30 @@ def test_trees_are_legal_with_open_and_with_drawn_factors(
 
 @pytest.mark.parametrize("name", ["Chimera", "TileFlow"])
 def test_keys_are_cut_in_the_shared_tile_only_where_no_softmax_needs_them_whole(name: str) -> None:
-    for make, allowed in ((products, True), (heads, False)):
-        given = make()
-        tree = ATTENTION[name](given, LEVELS)
+    dataflow = ATTENTION[name]
+    for given, allowed in ((products(), True), (heads(), False), (dataflow.rewrite(heads()), True)):
+        tree = dataflow.tree(given, LEVELS)
         assert isinstance(tree, Tile)
-        place = [loop.name for loop in tree.loops].index("l")
+        place = [loop.name for loop in tree.loops].index(given.names[given.computes[-1].name, "l"])
         factors = TreeFactors(tree, given)
         start = factors.start()
         assert start is not None
         assert (factors.decide(start, place, 2) is not None) == allowed
-    cut = factors.filled((*(None,) * place, 2, *(None,) * (len(start) - place - 1)))
-    assert any(isinstance(each, SplitSoftmax) for each in violations(cut, given))
+        cut = factors.filled((*(None,) * place, 2, *(None,) * (len(start) - place - 1)))
+        assert any(isinstance(each, SplitSoftmax) for each in violations(cut, given)) != allowed
+
+
+def test_the_other_dataflows_run_the_softmax_as_it_is() -> None:
+    given = heads()
+    assert [name for name, each in ATTENTION.items() if each.rewrite(given) != given] == ["Chimera", "TileFlow"]
+    assert all(each.rewrite(products()) == products() for each in ATTENTION.values())
 
 
 def test_what_is_fused_meets_under_the_scope_of_its_name() -> None:
     kinds = {"Uni-pipe": Kind.PIPE, "FLAT-HGran": Kind.SHAR, "FLAT-RGran": Kind.SHAR, "Chimera": Kind.SEQ,
              "TileFlow": Kind.PIPE}  # fmt: skip
     for name, kind in kinds.items():
-        tree = ATTENTION[name](heads(), LEVELS)
+        tree = ATTENTION[name].tree(heads(), LEVELS)
         places = [path for path, _ in leaves(tree)]
         scope = node_at(tree, same_path(places[0], places[-1]))
         assert isinstance(scope, Scope)
@@ -146,15 +152,15 @@ def test_what_is_fused_meets_under_the_scope_of_its_name() -> None:
 @pytest.mark.parametrize("name", ATTENTION)
 def test_convolutions_are_no_attention(name: str) -> None:
     with pytest.raises(InvalidArgument, match="the operators C1, C2 are no attention"):
-        ATTENTION[name](convolutions(), LEVELS)
+        ATTENTION[name].tree(convolutions(), LEVELS)
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_attention_is_no_pair_of_convolutions(name: str) -> None:
     with pytest.raises(InvalidArgument, match="the operators QK, PV are no chain of two convolutions"):
-        CONVOLUTIONS[name](products(), LEVELS)
+        CONVOLUTIONS[name].tree(products(), LEVELS)
 
 
 def test_a_dataflow_needs_a_level_on_the_chip() -> None:
     with pytest.raises(InvalidArgument, match="a dataflow over the levels DRAM, L0"):
-        ATTENTION["Layerwise"](products(), ("DRAM", "L0"))
+        ATTENTION["Layerwise"].tree(products(), ("DRAM", "L0"))
