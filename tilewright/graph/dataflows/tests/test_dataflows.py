@@ -9,9 +9,12 @@ from tilewright.errors import InvalidArgument
 from tilewright.expr.graph import GraphBuilder
 from tilewright.expr.ops import attention as attention_ops
 from tilewright.expr.text import parse_graph
+from tilewright.graph.chain.workloads import CONV_CHAINS, unpadded_convolutions
 from tilewright.graph.dataflows.table import ATTENTION, CONVOLUTIONS
 from tilewright.graph.tree_factors import TreeFactors
+from tilewright.machine.registry import resolve
 from tilewright.tiles.legality import SplitSoftmax, violations
+from tilewright.tiles.machines import resources
 from tilewright.tiles.notation import parse_tree
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import working_set
@@ -61,7 +64,9 @@ def convolutions(maps: bool = False) -> Problem:
 QK = "@L1 for b, m, l, a { par b, m, l { @L0 for b:1, m:1, l:1, a:1 { op QK } } }"
 PV = "@L1 for b, m, n, l { par b, m, n { @L0 for b:1, m:1, n:1, l:1 { op PV } } }"
 CONV2 = "@L1 for b, k, h, w, l, u, v { par b, k, h, w { @L0 for b:1, k:1, h:1, w:1, l:1, u, v { op C2 } } }"
-BLOCKS = "@L1 for b, l, c, r, s { par b, l { @L0 for b:1, l:1, c:1, r, s { op C1 } } }"  # rows follow those of C2
+# Rows follow those of C2: what a block of it needs is computed one by one.
+BLOCKS = """@L1 for b, l, c, r, s, C1.h:8, C1.w:8 { par b, l {
+    @L0 for C1.h:1, C1.w:1, b:1, l:1, c:1, r, s { op C1 } } }"""
 
 EXPECTED = {
     "Layerwise": f"seq[ @DRAM for b, m, l {{ par b, m {{ {QK} }} }}, @DRAM for b, m, l {{ par b, m {{ {PV} }} }} ]",
@@ -86,8 +91,31 @@ def test_trees_of_convolutions_are_those_of_the_table() -> None:
     assert trees["TileFlow"] == parse_tree(
         f"@DRAM for b, h, w, l {{ pipe[ par h, w {{ {BLOCKS} }}, par h, w {{ @DRAM for k {{ {CONV2} }} }} ] }}"
     )
-    rows = "@L1 for b, l, C1.w, c, r, s { par b, l, C1.w { @L0 for b:1, l:1, C1.w:1, c:1, r, s { op C1 } } }"
+    rows = """@L1 for b, l, C1.w, c, r, s, C1.h:8 { par b, l, C1.w {
+        @L0 for C1.h:1, b:1, l:1, C1.w:1, c:1, r, s { op C1 } } }"""
     assert trees["ISOS"] == parse_tree(f"@DRAM for b, h {{ pipe[ par h {{ {rows} }}, par h {{ {CONV2} }} ] }}")
+
+
+def test_a_second_convolution_of_one_point_has_the_rows_of_the_first() -> None:
+    given = Problem.of(unpadded_convolutions(CONV_CHAINS[0], "f16"))
+    tree = CONVOLUTIONS["Fused-Layer"].tree(given, LEVELS)
+    first = "@L1 for l, p, q, c, r, s { par l, p, q { @L0 for l:1, p:1, q:1, c:1, r, s { op T } } }"
+    second = "@L1 for k, p, q, l { par k, p, q { @L0 for k:1, p:1, q:1, l:1 { op Y } } }"
+    assert tree == parse_tree(f"@DRAM for p, q {{ pipe[ par p, q {{ {first} }}, par p, q {{ {second} }} ] }}")
+
+
+def test_blocks_of_the_first_convolution_need_no_room_in_the_registers() -> None:
+    """Its rows run one by one, so that a block of the image may be larger than the registers of a unit."""
+    machine = resources(resolve("edge"))
+    for number, largest in ((0, 4), (5, 4)):
+        given = Problem.of(unpadded_convolutions(CONV_CHAINS[number], "f16"))
+        space = TreeFactors(
+            CONVOLUTIONS["Fused-Layer"].tree(given, [level.name for level in machine.levels]), given, machine
+        )
+        start = space.start()
+        assert start is not None
+        drawn = space.completions(start, 50, np.random.default_rng(0))
+        assert min(factors[0] * factors[1] for factors in drawn) <= given.compute("Y").axes[1].size ** 2 / largest**2
 
 
 CASES = [
