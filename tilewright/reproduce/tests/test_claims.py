@@ -12,7 +12,7 @@ from tilewright.reproduce.claim import Claim
 from tilewright.reproduce.experiment import EXPERIMENTS, Report
 from tilewright.reproduce.matmul import ablation, worked_cases
 from tilewright.reproduce.tests.test_stored import compared, ranked
-from tilewright.reproduce.tileflow import dataflows
+from tilewright.reproduce.tileflow import cloud, edge
 
 SOME = Claim("E0", "some gain", "1.37x", 1.0, 1.2, ">=", "of another machine", unit="x", form=".2f")
 
@@ -21,7 +21,8 @@ REPORTS: dict[str, Callable[[], Report]] = {
     "amos-model": ranked,
     "amos-cpu": compared,
     "mlir-matmul": lambda: ablation.report(sizes=(1024, 4096), device="emulator"),
-    "tileflow-edge": lambda: dataflows.report(layers=("mlp-mixer-512",), trials=30),
+    "tileflow-edge": lambda: edge.report(layers=("mlp-mixer-512",), trials=30),
+    "tileflow-cloud": lambda: cloud.report(layers=("mlp-mixer-512", "C7"), trials=120),
     "worked-cases": worked_cases.report,
 }
 # What only a device that is not here can decide, by the starts of names and subjects.
