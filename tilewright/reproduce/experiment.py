@@ -122,6 +122,15 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "3 min", ("layers", "trials"),
     ),
     Experiment(
+        "tileflow-accuracy", "tilewright.reproduce.tileflow.accuracy",
+        "predicted cycles and energy against RTL simulations of TileFlow's accelerator: claims E14, E15", "20 s",
+    ),
+    Experiment(
+        "tileflow-search", "tilewright.reproduce.tileflow.search",
+        "how long searches of factors and of whole trees take and how soon they converge: claim E16", "1 min",
+        ("layers", "trials"),
+    ),
+    Experiment(
         "worked-cases", "tilewright.reproduce.matmul.worked_cases",
         "products on GPUs worked out pass by pass: 512x512x128, 128x256x512, 16x8x16", "5 s", ("case",),
     ),

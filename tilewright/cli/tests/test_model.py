@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from tilewright.cli.main import app
 from tilewright.tiles.file import read_tile_file
 
-DATA = Path(__file__).parents[3] / "tests" / "data" / "tileflow"
+DATA = Path(__file__).parents[2] / "reproduce" / "tileflow" / "rows"
 CHAIN = """
 input A: f16[8, 4]
 input B: f16[4, 6]
