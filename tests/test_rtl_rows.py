@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tilewright.machine.registry import resolve
-from tilewright.reproduce.tileflow.rtl import errors, fused, fused_cases, gemm_cases
+from tilewright.reproduce.tileflow.rtl import FUSED_ROWS, GEMM_ROWS, errors, fused, fused_cases, gemm_cases
 from tilewright.tiles.analysis import analyse
 from tilewright.tiles.machines import resources
 
-DATA = Path(__file__).parent / "data" / "tileflow"
 # Spec 1, section 6.3: M, N, K, L, rows of a block, how many runs, their mean cycles.
 GROUPS = [
     (512, 64, 64, 512, 16, 10, 537_662), (512, 64, 64, 512, 32, 10, 275_972), (256, 64, 64, 256, 16, 15, 137_088),
@@ -39,8 +37,8 @@ def test_spec1_g32_group_means_by_phases(shares_port: bool, wanted: float) -> No
 
 def test_step_by_step_latency_agrees_with_rtl() -> None:
     """The paper reports 5.4 % for fused products."""
-    single = errors(gemm_cases(DATA / "tileflow_gemm_rtl.csv"))
-    fused_rows = fused_cases(DATA / "tileflow_fused_gemm_rtl.csv")
+    single = errors(gemm_cases(GEMM_ROWS))
+    fused_rows = fused_cases(FUSED_ROWS)
     assert single.mean <= 0.01
     assert errors(fused_rows).mean <= 0.02
     assert min(single.r_squared, errors(fused_rows).r_squared) > 0.999

@@ -11,7 +11,7 @@ import dataclasses
 import difflib
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final, Self, TypeAlias, cast
 
 from tilewright.dataclass import dataclass
@@ -241,6 +241,21 @@ def items(*kinds: Kind) -> Kind:
         if not isinstance(value, list | tuple) or len(value) != len(kinds):
             return _refuse(value, place, faults, f"a list of {len(kinds)}")
         return tuple(kind(item, (*place, n), faults) for n, (kind, item) in enumerate(zip(kinds, value, strict=True)))
+
+    return read
+
+
+def chosen_by(key: str, kinds: Mapping[str, Kind]) -> Kind:
+    """A mapping whose word `key`, in any case, says by which kind the rest of it is read."""
+
+    def read(value: Any, place: Place, faults: list[Fault]) -> Any:
+        if not isinstance(value, dict):
+            return _refuse(value, place, faults, f"a mapping with {key}")
+        chosen = value.get(key)
+        kind = kinds.get(chosen.lower()) if isinstance(chosen, str) else None
+        if kind is None:
+            return choice(*kinds)(chosen, (*place, key), faults)
+        return kind({name: item for name, item in value.items() if name != key}, place, faults)
 
     return read
 

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli.arguments import AsJson, Machine
+from tilewright.cli.arguments import AsJson, machine_option
 from tilewright.cli.console import NEGATIVE, show_json, table
 from tilewright.errors import InvalidArgument
 from tilewright.files import require_writable, write_file
 
 if TYPE_CHECKING:
+    from tilewright.machine.description import Machine
     from tilewright.tiles.analysis import Analysis
+    from tilewright.tiles.file import TileFile
 
 EPILOG = """\
 \b
@@ -25,6 +27,7 @@ example: tilewright model chain.tile --machine edge
          tilewright model chain.tile --machine edge --csv out
          tilewright model chain.tile --machine edge \\
              --sweep L1.capacity_bytes=65536,4194304
+         tilewright model run.yaml chip.yaml --compat-evict
 exit status: 0 analysed, 1 the tree is too large for the machine,
              2 a file, a tree or a field that is not legal
 """
@@ -37,7 +40,17 @@ class Latency(StrEnum):
     STEPWISE = "stepwise"
 
 
-File = Annotated[Path, typer.Argument(metavar="FILE.tile", help="expressions and a tile tree", show_default=False)]
+Files = Annotated[
+    list[Path],
+    typer.Argument(metavar="FILE…", help="a .tile file with expressions and a tile tree, or the .yaml files of a run "
+                   "of TileFlow's artifact", show_default=False),
+]  # fmt: skip
+MachineName = Annotated[
+    str | None, machine_option("what runs the tree (default: the architecture in the files, else the host)")
+]
+CompatEvict = Annotated[
+    bool, typer.Option("--compat-evict", help="pipe gives up what it has loaded, as TileFlow's artifact counts")
+]
 LatencyName = Annotated[
     Latency,
     typer.Option("--latency", help="phases that overlap as wholes, or every step by itself, with the ports it takes"),
@@ -58,19 +71,18 @@ SweepText = Annotated[
 
 
 def model(
-    file: File,
-    machine: Machine = "host",
+    files: Files,
+    machine: MachineName = None,
     latency: LatencyName = Latency.PHASES,
     csv_prefix: Csv = None,
     sweep: SweepText = None,
     imperfect: Imperfect = False,
     recompute: Recompute = False,
+    compat_evict: CompatEvict = False,
     as_json: AsJson = False,
 ) -> None:
     """Predict cycles, energy, and what every memory level holds, loads and stores."""
-    from tilewright.machine.registry import resolve
     from tilewright.tiles.analysis import analyse
-    from tilewright.tiles.file import read_tile_file
     from tilewright.tiles.legality import TooLarge, violations
     from tilewright.tiles.machines import resources
     from tilewright.tiles.notation import print_tree
@@ -79,8 +91,8 @@ def model(
     outputs = [] if csv_prefix is None else [Path(f"{csv_prefix}{end}") for end in (".csv", ".mapping.txt")]
     for path in outputs:
         require_writable(path, "--csv")
-    given = read_tile_file(file)
-    problem, tree, target = given.problem, given.tree, resolve(machine)
+    given, target = _given(files, machine)
+    problem, tree = given.problem, given.tree
     available = resources(target)
     refused = list(violations(tree, problem, imperfect=imperfect, recompute=recompute, resources=available))
     for each in refused:
@@ -92,11 +104,12 @@ def model(
         field, values = sweep_of(sweep)
         lines = []
         for value in values:
-            found = analyse(tree, problem, resources(with_field(target, field, value)), mode=latency.value)
+            changed = resources(with_field(target, field, value))
+            found = analyse(tree, problem, changed, mode=latency.value, compat_evict=compat_evict)
             lines.append({field: value, **found.metrics()})
         print(_csv(lines), end="")
         return
-    found = analyse(tree, problem, available, mode=latency.value)
+    found = analyse(tree, problem, available, mode=latency.value, compat_evict=compat_evict)
     shown = {**facts(found, problem), "too_large": [each.message for each in refused]}
     if csv_prefix is not None:
         write_file(outputs[0], _metrics(found).encode(), where="--csv")
@@ -107,6 +120,21 @@ def model(
         _show(shown)
     if refused:
         raise typer.Exit(NEGATIVE)
+
+
+def _given(files: list[Path], machine: str | None) -> tuple[TileFile, Machine]:
+    """The problem with its tree, and the machine that is named, or that the files have, or the host."""
+    from tilewright.machine.registry import resolve
+    from tilewright.tiles.file import read_tile_file
+    from tilewright.tiles.tileflow.read import read_run
+
+    if all(path.suffix in (".yaml", ".yml") for path in files):
+        run = read_run(files)
+        return run.file, run.machine if machine is None and run.machine is not None else resolve(machine or "host")
+    if len(files) > 1:
+        raise InvalidArgument(f"{len(files)} files, not all of them .yaml", where="FILE",
+                              help="one .tile file, or the .yaml files of one run")  # fmt: skip
+    return read_tile_file(files[0]), resolve(machine or "host")
 
 
 def _show(shown: dict[str, Any]) -> None:

@@ -128,10 +128,11 @@ def search(
             break
     best = min((each for each in found if each.analysis), key=lambda each: _value(each, objective), default=None)
     if output is not None and best is not None and best.tree is not None:
-        produced = {node.output.name for node in nodes}
-        inputs = {tensor.name: tensor for node in nodes for tensor in node.inputs() if tensor.name not in produced}
-        graph = Graph(tuple(inputs.values()), (nodes[-1].output,), nodes)
-        write_file(output, print_tile_file(TileFile(graph, problem, best.tree)).encode(), where="--output")
+        computes = best.problem.computes
+        produced = {compute.name for compute in computes}
+        inputs = [tensor for name, tensor in best.problem.tensors().items() if name not in produced]
+        graph = Graph(tuple(inputs), (computes[-1].output,), computes)
+        write_file(output, print_tile_file(TileFile(graph, best.problem, best.tree)).encode(), where="--output")
     facts = [_facts(each, found) for each in found]
     if as_json:
         show_json({"workload": name, "machine": target.name, "objective": objective.value, "method": method.value,

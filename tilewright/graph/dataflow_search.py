@@ -25,9 +25,13 @@ MethodName: TypeAlias = Literal["descent", "tree-search"]
 
 @dataclass(frozen=True)
 class Searched:
-    """The best tree of a dataflow with its analysis, None where no factors are legal; and how it was found."""
+    """The best tree of a dataflow with its analysis, None where no factors are legal; and how it was found.
+
+    `problem` has the operators that the dataflow runs.
+    """
 
     name: str
+    problem: Problem
     tree: TileTree | None
     analysis: Analysis | None
     outcome: Outcome[Factors]
@@ -55,7 +59,8 @@ def search_dataflow(
     The result is a function of the arguments where only evaluations are limited. Raises InvalidArgument where the
     operators have not the form of the dataflow, or the machine fewer than three memory levels.
     """
-    tree = dataflow(problem, [level.name for level in resources.levels])
+    problem = dataflow.rewrite(problem)
+    tree = dataflow.tree(problem, [level.name for level in resources.levels])
     space = TreeFactors(tree, problem, resources)
     methods: Mapping[MethodName, Method[Factors]] = {"descent": Descent(space), "tree-search": TreeSearch(space)}
     notes = {"objective": objective, **(notes or {})}
@@ -64,9 +69,9 @@ def search_dataflow(
         seed=seed, trace=trace, notes=notes, progress=progress,
     )  # fmt: skip
     if outcome.best is None:
-        return Searched(name, None, None, outcome)
+        return Searched(name, problem, None, None, outcome)
     found = space.filled(outcome.best)
-    return Searched(name, found, analyse(found, problem, resources), outcome)
+    return Searched(name, problem, found, analyse(found, problem, resources), outcome)
 
 
 def dram_words(analysis: Analysis) -> float:

@@ -7,7 +7,7 @@ as 1, with which a tree needs least.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import product
@@ -19,7 +19,6 @@ import numpy as np
 from tilewright.dataclass import dataclass
 from tilewright.graph.factor_draws import Array, Draws, OpenLoop
 from tilewright.graph.open_tiles import follows
-from tilewright.search.cost import Evaluation
 from tilewright.search.factors import divisors, prime_powers
 from tilewright.search.space import NoLegalPoint
 from tilewright.search.tree_search import completed
@@ -273,10 +272,18 @@ class TreeFactors:
         found = set()
         for number in range(len(self._labels)):
             tree = self.filled(tuple(2 if other == number else None for other in range(len(self._labels))))
-            broken = violations(tree, self.problem, recompute=self.recompute, resources=self.resources)
+            broken = violations(tree, self.problem, recompute=self.recompute, resources=self._unbounded)
             if any(not isinstance(each, WrongCoverage | TooLarge) for each in broken):
                 found.add(number)
         return frozenset(found)
+
+    @cached_property
+    def _unbounded(self) -> Resources | None:
+        """The machine with as many instances and bytes as a tree asks for."""
+        if self.resources is None:
+            return None
+        levels = [replace(level, capacity_bytes=None, instances=None) for level in self.resources.levels]
+        return replace(self.resources, levels=tuple(levels), units=None)
 
     @cached_property
     def _draws(self) -> Draws:
@@ -424,14 +431,3 @@ class TreeFactors:
             else:
                 factors[number] *= prime
         return tuple(factors) if self._complete(tuple(factors)) else None
-
-
-@dataclass(frozen=True)
-class FactorCost:
-    """The cost of factors: that of the tree that they fill."""
-
-    space: TreeFactors
-    cost: Callable[[TileTree], Evaluation]
-
-    def __call__(self, point: Factors) -> Evaluation:
-        return self.cost(self.space.filled(point))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilewright.dataclass import dataclass
-from tilewright.graph.tree_factors import FactorCost, TreeFactors
+from tilewright.graph.tree_factors import Factors, TreeFactors
 from tilewright.graph.tree_space import Genome, TreeSpace
-from tilewright.search.cost import Budget, Evaluation
+from tilewright.search.cost import Budget, Cost, Evaluation
 from tilewright.search.minimise import minimise
 from tilewright.search.tree_search import TreeSearch
 from tilewright.tiles.tree import TileTree
@@ -15,13 +15,14 @@ from tilewright.tiles.tree import TileTree
 
 @dataclass(frozen=True)
 class TreeFitness:
-    """A `Cost` of genomes: that of the best of `evaluations` trees with its order and mapping, each costed by `cost`.
+    """A `Cost` of genomes: that of the best of `evaluations` trees with its order and mapping.
 
-    Equal genomes get equal answers where `cost` gives them, so `best_tree` finds again what the search saw.
+    `cost` makes that of the factors of one tree. Equal genomes get equal answers where it gives them, so `best_tree`
+    finds again what the search saw.
     """
 
     space: TreeSpace
-    cost: Callable[[TileTree], Evaluation]
+    cost: Callable[[TreeFactors], Cost[Factors]]
     evaluations: int = 200
     rollouts: int = 10
     seed: int = 0
@@ -34,7 +35,7 @@ class TreeFitness:
         space = self.space
         factors = TreeFactors(space.tree(genome), space.problem, space.resources, space.recompute)
         method = TreeSearch(factors, rollouts=self.rollouts)
-        found = minimise(FactorCost(factors, self.cost), method, Budget(self.evaluations), seed=self.seed)
+        found = minimise(self.cost(factors), method, Budget(self.evaluations), seed=self.seed)
         if found.best is None or found.evaluation is None:
             reasons = [step.evaluation.reason for step in found.trace.steps]
             return None, Evaluation.refused(reasons[0] if reasons else "no factors are legal")

@@ -122,9 +122,23 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "10 s, with a GPU about 1 h", ("without", "sizes", "machine", "device", "mma"), measured=True,
     ),
     Experiment(
-        "tileflow-edge", "tilewright.reproduce.tileflow.dataflows",
-        "dataflows of attention on TileFlow's Edge accelerator, factors searched by the analysis: claims E17, E18",
+        "tileflow-edge", "tilewright.reproduce.tileflow.edge",
+        "dataflows of attention on TileFlow's Edge accelerator, factors searched by the analysis: claims E17 to E20",
         "1 min", ("layers", "trials"),
+    ),
+    Experiment(
+        "tileflow-cloud", "tilewright.reproduce.tileflow.cloud",
+        "the same on its Cloud accelerator, and dataflows of convolution chains on both: claims E21 to E24",
+        "3 min", ("layers", "trials"),
+    ),
+    Experiment(
+        "tileflow-accuracy", "tilewright.reproduce.tileflow.accuracy",
+        "predicted cycles and energy against RTL simulations of TileFlow's accelerator: claims E14, E15", "20 s",
+    ),
+    Experiment(
+        "tileflow-search", "tilewright.reproduce.tileflow.search",
+        "how long searches of factors and of whole trees take and how soon they converge: claim E16", "1 min",
+        ("layers", "trials"),
     ),
     Experiment(
         "worked-cases", "tilewright.reproduce.matmul.worked_cases",

@@ -311,7 +311,8 @@ class _Slices:
         if not ranges:
             return least(prod(factors), whole)
         hull = reduce(greatest, (b for _, b in ranges)) - reduce(least, (a for a, _ in ranges))
-        return least(least(hull, whole), prod(factors)) if factors else least(hull, whole)
+        cut = any(loop.name == name for loop, _ in self._loops(place, ()))
+        return least(least(hull, whole), prod(factors)) if cut else least(hull, whole)
 
     def _loops(self, place: Path, path: Path) -> list[tuple[Loop, Number]]:
         """The loops from the node at `path` down to a leaf with their factors, the micro-kernel's included."""

@@ -35,6 +35,32 @@ tree
 @DRAM for m:2, n:2 { @L1 for m:16, n:16, k:16 { @RF for once:1 { op C } } }
 """
 
+RUN = """
+problem:
+  io: {ins: A B, outs: C}
+  dimensions: [M, N, K]
+  instance: {M: 8, N: 8, K: 4}
+  ops:
+    - name: product
+      dimensions: [M, N, K]
+      data-spaces:
+        - {name: C, projection: [[[M]], [[N]]]}
+        - {name: A, projection: [[[M]], [[K]]]}
+        - {name: B, projection: [[[K]], [[N]]]}
+      ins: A B
+      out: C
+mapping: {node-type: Tile, factors: M=8 N=8 K=4, target: RF, subtree: {node-type: Op, name: product}}
+"""
+CHIP = """
+architecture:
+  subtree:
+    - name: chip
+      local:
+        - {name: DRAM, class: DRAM}
+        - {name: RF, class: regfile, attributes: {depth: 512}}
+        - {name: mac, class: intmac}
+"""
+
 
 def examples() -> list[str]:
     """Every command line in the epilogs, with lines that end in a backslash joined."""
@@ -93,6 +119,8 @@ def _files() -> None:
     Path("other.yaml").write_text("extends: x86-64-v3\nname: other\n")
     Path("mine.yaml").write_text(_record())
     Path("chain.tile").write_text(PRODUCT)
+    Path("run.yaml").write_text(RUN)
+    Path("chip.yaml").write_text(CHIP)
 
 
 def _record() -> str:

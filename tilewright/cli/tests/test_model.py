@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from tilewright.cli.main import app
 from tilewright.tiles.file import read_tile_file
 
-DATA = Path(__file__).parents[3] / "tests" / "data" / "tileflow"
+DATA = Path(__file__).parents[2] / "reproduce" / "tileflow" / "rows"
 CHAIN = """
 input A: f16[8, 4]
 input B: f16[4, 6]
@@ -129,3 +129,71 @@ def test_rows_that_are_none_are_refused(text: str, said: str) -> None:
     Path("rows.csv").write_text(text)
     assert said in run("validate", "tileflow", "--gemm", "rows.csv", status=2)
     run("validate", "tileflow", status=2)
+
+
+RUN = """
+problem:
+  io: {ins: A B, outs: C}
+  dimensions: [M, N, K]
+  instance: {M: 8, N: 8, K: 4}
+  ops:
+    - name: product
+      dimensions: [M, N, K]
+      data-spaces:
+        - {name: C, projection: [[[M]], [[N]]]}
+        - {name: A, projection: [[[M]], [[K]]]}
+        - {name: B, projection: [[[K]], [[N]]]}
+      ins: A B
+      out: C
+mapping:
+  node-type: Tile
+  factors: M=4 N=4
+  target: DRAM
+  subtree: {node-type: Tile, factors: M=2 N=2 K=4, target: RF, subtree: {node-type: Op, name: product}}
+"""
+CHIP = """
+architecture:
+  subtree:
+    - name: chip
+      local:
+        - {name: DRAM, class: DRAM, attributes: {read_bandwidth: 1}}
+        - {name: RF, class: regfile, attributes: {depth: 20}}
+        - {name: mac, class: intmac}
+"""
+
+
+def test_runs_of_the_artifact_are_read_with_their_machine_or_another() -> None:
+    Path("run.yaml").write_text(RUN)
+    Path("chip.yml").write_text(CHIP)
+    found = json.loads(run("model", "run.yaml", "chip.yml", "--json"))
+    assert found["levels"]["DRAM"]["tensors"]["A"]["read"] == 32
+    assert found["levels"]["DRAM"]["tensors"]["B"]["read"] == 4 * 32
+    assert found["levels"]["RF"]["footprint"] == found["levels"]["RF"]["capacity"] == 20
+    assert (found["cycles"], found["bottleneck"]) == (8 * 8 * 4, "compute")
+    text = run("model", "run.yaml", "chip.yml", "--sweep", "DRAM.read_words_per_cycle=0.5,1")
+    slow, given = csv.DictReader(io.StringIO(text))
+    assert (float(slow["Cycle"]), float(given["Cycle"])) == (5 * 32 / 0.5, 256)
+    assert json.loads(run("model", "run.yaml", "--machine", "edge", "--json"))["levels"]["L1"]["footprint"] == 20
+    assert "RF" in run("model", "run.yaml", "--machine", "host", status=2)
+
+
+def test_pipes_evict_as_in_the_artifact_where_it_is_asked_for() -> None:
+    Path("chain.tile").write_text(CHAIN.replace("shar[", "pipe["))
+    reads = [
+        json.loads(run("model", "chain.tile", "--machine", "edge", "--json", *option))["levels"]["DRAM"]["tensors"]
+        for option in ([], ["--compat-evict"])
+    ]
+    assert [each["A"]["read"] for each in reads] == [32, 96]  # rows of `Shar` and `Seq` in spec 1, section 5.4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run.yaml"], "there is no mapping"),
+        (["run.yaml", "chain.tile"], "one .tile file, or the .yaml files of one run"),
+        (["run.yaml", "absent.yaml"], "absent.yaml"),
+    ],
+)
+def test_files_that_are_no_run_are_refused(arguments: list[str], said: str) -> None:
+    Path("run.yaml").write_text(RUN.replace("mapping:", "check:"))
+    assert said in run("model", *arguments, status=2)

@@ -6,6 +6,7 @@ After:   x = exp(s);  num = sum x * v;  den = sum x;  a = num / den
 This is deferred normalisation. The running maximum of an online softmax rescales `num` and `den` between steps of the
 same loops: it has the same blocks and the same traffic, one row more, and a multiplication of every sum in each step
 but the first (`online`). A tree over the rewritten expressions stands for both; which one runs is the plan's `rewrite`.
+`running` leaves the expressions and says how their sums are rescaled.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from tilewright.expr.core import Apply, Axis, Compute, Expr, Read, Tensor
+from tilewright.expr.core import Apply, Axis, Compute, Expr, Read, Tensor, apply
 from tilewright.expr.core import walk as walk_expr
 from tilewright.expr.names import unique
 from tilewright.expr.rewrite import inline, substitute, transform
 from tilewright.graph.chain.loops import Chain, Rescaled, is_compute_intensive
+from tilewright.tiles.problem import NEW, OLD, Problem, Rescaling
 
 Rewrite = Literal["", "deferred", "online"]  #: of a softmax: none, sums divided at the end, a running maximum too
 
@@ -66,6 +68,57 @@ def online(chain: Chain) -> Chain:
                 numerator, denominator = operator.access(operator.output), chain.problem.compute(name).output
                 found.append(Rescaled(numerator.size + denominator.size, chain.problem.reductions(name)))
     return replace(chain, rescaled=tuple(found))
+
+
+def running(problem: Problem) -> Problem:
+    """The same expressions, in which the sums behind a softmax may run through its row in parts (rule L5 b).
+
+    Whenever the running maximum changes, the sum of the exponentials and the product are multiplied by the exponential
+    of its change; whenever that sum changes, the product by the old over the new one. A problem without a softmax
+    between two products stays as it is.
+    """
+    flat = _without_maps(problem.computes)
+    maxima = {compute.name: compute.output.dtype for compute in flat if compute.accum == "max"}
+    found = list(problem.rescaled)
+    for compute in flat:
+        parts = _normalised(compute, flat) if is_compute_intensive(compute) else None
+        if parts is None:
+            continue
+        exponential, total, _ = parts
+        for read in walk_expr(exponential):
+            if isinstance(read, Read) and read.tensor.name in maxima:
+                old, new = _values(maxima[read.tensor.name])
+                change = apply("exp", old - new)
+                found += [Rescaling(name, read.tensor.name, change) for name in (total.name, compute.name)]
+        old, new = _values(total.output.dtype)
+        found.append(Rescaling(compute.name, total.name, old / new))
+    return Problem.of(problem.computes, tuple(dict.fromkeys(found)))
+
+
+def simplified(problem: Problem) -> Problem:
+    """The softmax of three operators, ``exp(s)``, their sum and the division: without a maximum (spec 1, section 1.5).
+
+    It computes the same as long as no exponential overflows. Its sums may run through the row in parts, as in
+    `running`. A problem without a softmax between two products stays as it is.
+    """
+    rescaled = {one.running for one in running(problem).rescaled}
+    maxima = {compute.name for compute in problem.computes if compute.accum == "max" and compute.name in rescaled}
+    found: list[Compute] = []
+    copies: list[Compute] = []
+    for compute in problem.computes:
+        if compute.name in maxima:
+            continue
+        compute = replace(compute, body=transform(compute.body, lambda node: _without_maximum(node, maxima)))
+        for copy in copies:
+            compute = inline(compute, copy)
+        (copies if isinstance(compute.body, Read) and not compute.reduce else found).append(compute)
+    return running(Problem.of(found)) if maxima else problem
+
+
+def _values(dtype: str) -> tuple[Read, Read]:
+    """A running value before and after it changes."""
+    old, new = (Read(Tensor(name, (), dtype), ()) for name in (OLD, NEW))
+    return old, new
 
 
 def _without_maps(computes: Sequence[Compute]) -> list[Compute]:

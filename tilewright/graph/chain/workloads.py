@@ -175,22 +175,33 @@ def two_convolutions(
 def unpadded_convolutions(chain: ConvChain, dtype: DType) -> tuple[Compute, ...]:
     """The two sums of a convolution chain alone, as tile trees of dataflows have them: what padding adds is input.
 
+    Windows of one point are no loops, so that the rows of the first convolution are those of the second where its
+    kernel has one point.
+
     The last result has the extents of the padded chain; the first has as many rows as it needs for that.
     """
     rows = chain.height // chain.stride1 // chain.stride2
     between = chain.stride2 * (rows - 1) + chain.kernel2
     size = chain.stride1 * (between - 1) + chain.kernel1
 
-    def at(axis: str, stride: int, window: str) -> str:
-        return f"{axis} + {window}" if stride == 1 else f"{stride} * {axis} + {window}"
+    def at(axis: str, stride: int, window: str, kernel: int) -> str:
+        place = axis if stride == 1 else f"{stride} * {axis}"
+        return place if kernel == 1 else f"{place} + {window}"
+
+    def sums(channel: str, extent: int, windows: str, kernel: int) -> tuple[str, str]:
+        """The loops of a sum, with and without their extents; a window of one point is no loop."""
+        loops = (channel, *windows) if kernel > 1 else (channel,)
+        return ", ".join(f"{loop}:{extent if loop == channel else kernel}" for loop in loops), ", ".join(loops)
 
     channels, middle, k1, k2 = chain.channels, chain.middle, chain.kernel1, chain.kernel2
-    x = f"X[c, {at('h', chain.stride1, 'r')}, {at('w', chain.stride1, 's')}]"
-    t = f"T[l, {at('p', chain.stride2, 'u')}, {at('q', chain.stride2, 'v')}]"
+    over1, c = sums("c", channels, "rs", k1)
+    over2, l = sums("l", middle, "uv", k2)
+    x = f"X[c, {at('h', chain.stride1, 'r', k1)}, {at('w', chain.stride1, 's', k1)}]"
+    t = f"T[l, {at('p', chain.stride2, 'u', k2)}, {at('q', chain.stride2, 'v', k2)}]"
     return parse_graph(f"""
         input X: {dtype}[{channels}, {size}, {size}]
-        input W1: {dtype}[{middle}, {channels}, {k1}, {k1}]
-        input W2: {dtype}[{chain.filters}, {middle}, {k2}, {k2}]
-        T: {dtype}[l:{middle}, h:{between}, w:{between}] += {x} * W1[l, c, r, s] over c:{channels}, r:{k1}, s:{k1}
-        Y: {dtype}[k:{chain.filters}, p:{rows}, q:{rows}] += {t} * W2[k, l, u, v] over l:{middle}, u:{k2}, v:{k2}
+        input W1: {dtype}[{middle}, {channels}{f", {k1}, {k1}" * (k1 > 1)}]
+        input W2: {dtype}[{chain.filters}, {middle}{f", {k2}, {k2}" * (k2 > 1)}]
+        T: {dtype}[l:{middle}, h:{between}, w:{between}] += {x} * W1[l, {c}] over {over1}
+        Y: {dtype}[k:{chain.filters}, p:{rows}, q:{rows}] += {t} * W2[k, {l}] over {over2}
         output Y""").nodes

@@ -12,7 +12,7 @@ from tilewright.tiles.tree import Kind, Scope, TileTree
 def chimera(problem: Problem, levels: Sequence[str]) -> TileTree:
     """``@DRAM for b,h,m,l { par b,h,m { seq[ @DRAM for a { [QK] }, [SM], @DRAM for n { [PV] } ] } }``.
 
-    Rule L5 keeps l whole in the shared tile where a softmax stands between the products that is not rewritten.
+    Rule L5 keeps l whole in the shared tile where a softmax stands between the products whose sums are not rescaled.
     """
     roles = Attention.of(problem, levels)
     nests, units = roles.nests, (*roles.batches, roles.m)

@@ -34,12 +34,12 @@ class Convolutions:
     def of(cls, problem: Problem, levels: Sequence[str]) -> Self:
         """The roles in a chain of operators. Raises InvalidArgument where it is no pair of convolutions."""
         first, *between, last = problem.computes
-        image = _places(problem, last)
-        if image and _places(problem, first) and first is not last and not any(each.reduce for each in between):
-            link = (between[-1] if between else first).output
-            read = [set(_axes(index)) for each in last.reads() if each.tensor == link for index in each.indices]
-            axes = [problem.names[last.name, axis.name] for axis in last.axes]
-            needed = {problem.names[last.name, axis] for axes_of in read for axis in axes_of}
+        link = (between[-1] if between else first).output
+        read = [set(_axes(index)) for each in last.reads() if each.tensor == link for index in each.indices]
+        axes = [problem.names[last.name, axis.name] for axis in last.axes]
+        needed = {problem.names[last.name, axis] for axes_of in read for axis in axes_of}
+        image = _image(problem, first, last, [name for name in axes if name in needed])
+        if image and first is not last and first.reduce and last.reduce and not any(each.reduce for each in between):
             sums = [problem.names[last.name, axis.name] for axis in last.reduce]
             return cls(
                 Nests(problem, tuple(levels)), first.name, tuple(each.name for each in between), last.name,
@@ -83,6 +83,20 @@ def _composite(compute: Compute) -> set[str]:
 def _windows(problem: Problem, compute: Compute) -> tuple[str, ...]:
     added = _composite(compute)
     return tuple(problem.names[compute.name, axis.name] for axis in compute.reduce if axis.name in added)
+
+
+def _image(problem: Problem, first: Compute, last: Compute, needed: Sequence[str]) -> tuple[str, ...]:
+    """The places of the result: those that a window is added to, else the two innermost that no weight has."""
+    if places := _places(problem, last):
+        return places
+    moved = _places(problem, first)
+    if moved:
+        return tuple(name for name in needed if name in moved)
+    produced = {compute.output for compute in problem.computes}
+    weights = {axis for read in last.reads() if read.tensor not in produced for index in read.indices
+               for axis in _axes(index)}  # fmt: skip
+    plain = [name for name in needed if name not in {problem.names[last.name, axis] for axis in weights}]
+    return tuple(plain[-2:]) if len(plain) > 1 else ()
 
 
 def _places(problem: Problem, compute: Compute) -> tuple[str, ...]:

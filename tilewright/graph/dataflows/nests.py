@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
+from tilewright.expr.core import Axis
 from tilewright.graph.open_tiles import follows
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.tree import ONCE, Binding, Kind, Leaf, Loop, Scope, Tile, TileTree
@@ -36,25 +37,33 @@ class Nests:
 
         Each level has the operator's loops in turn, and its spatial ones on distinct units; the innermost one has one
         step of all loops but those that are `whole`, such as windows: these stand in the two innermost levels only, in
-        the innermost one as far as it has room.
+        the innermost one as far as it has room. Loops that follow from consumers' loops above run one by one through
+        what these need: their factors are their extents, of which analyses take what there is.
         """
         loops = self.loops(op, above)
+        following = {self.problem.names[op, axis.name]: axis.size for axis in self._following(op, above)}
         cut = [name for name in loops if name not in whole]
         spread = [name for name in cut if name not in self.problem.reductions(op)]
-        inner = tuple(Loop(name) if name in whole else Loop(name, 1) for name in loops) or (Loop(ONCE, 1),)
-        tree: TileTree = Tile(self.levels[-1], inner, Leaf(op))
+        inner = tuple(Loop(name) if name in whole else Loop(name, 1) for name in (*following, *loops))
+        tree: TileTree = Tile(self.levels[-1], inner or (Loop(ONCE, 1),), Leaf(op))
         for level in reversed(self.levels[1:-1]):
             if spread:
                 tree = Tile(level, tuple(map(Loop, spread)), tree, Binding.SP)
-            own = loops if level == self.levels[-2] else cut
-            tree = Tile(level, tuple(map(Loop, own)) or (Loop(ONCE, 1),), tree)
+            innermost = level == self.levels[-2]
+            own = [Loop(name) for name in (loops if innermost else cut)]
+            own += [Loop(name, size) for name, size in following.items() if innermost]
+            tree = Tile(level, tuple(own) or (Loop(ONCE, 1),), tree)
         return tree
 
     def loops(self, op: str, above: Sequence[str] = ()) -> list[str]:
         """The loops of an operator, spatial ones first, but for those that follow from consumers' loops above."""
-        axes = [axis.name for axis in self.problem.compute(op).body_loops]
-        taken = frozenset(above)
-        return [self.problem.names[op, axis] for axis in axes if not follows(self.problem, op, axis, taken)]
+        following = self._following(op, above)
+        axes = self.problem.compute(op).body_loops
+        return [self.problem.names[op, axis.name] for axis in axes if axis not in following]
+
+    def _following(self, op: str, above: Sequence[str]) -> list[Axis]:
+        axes, taken = self.problem.compute(op).body_loops, frozenset(above)
+        return [axis for axis in axes if follows(self.problem, op, axis.name, taken)]
 
 
 def in_turn(trees: Sequence[TileTree]) -> TileTree:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
 
+from tilewright.dataclass import dataclass
+from tilewright.graph.chain.softmax import running, simplified
 from tilewright.graph.dataflows.chimera import chimera
 from tilewright.graph.dataflows.conv_layerwise import conv_layerwise
 from tilewright.graph.dataflows.conv_tileflow import conv_tileflow
@@ -18,20 +19,29 @@ from tilewright.graph.dataflows.uni_pipe import uni_pipe
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.tree import TileTree
 
-#: Makes the tree of operators over memory levels, DRAM first, with open factors.
-Dataflow: TypeAlias = Callable[[Problem, Sequence[str]], TileTree]
+
+@dataclass(frozen=True)
+class Dataflow:
+    """`tree` makes the tree of operators over memory levels, DRAM first, with open factors.
+
+    `rewrite` gives the operators that the dataflow runs instead of those of a problem, the same results.
+    """
+
+    tree: Callable[[Problem, Sequence[str]], TileTree]
+    rewrite: Callable[[Problem], Problem] = lambda problem: problem
+
 
 ATTENTION: Mapping[str, Dataflow] = {
-    "Layerwise": layerwise,
-    "Uni-pipe": uni_pipe,
-    "FLAT-HGran": flat_hgran,
-    "FLAT-RGran": flat_rgran,
-    "Chimera": chimera,
-    "TileFlow": tileflow,
+    "Layerwise": Dataflow(layerwise),
+    "Uni-pipe": Dataflow(uni_pipe),
+    "FLAT-HGran": Dataflow(flat_hgran),
+    "FLAT-RGran": Dataflow(flat_rgran),
+    "Chimera": Dataflow(chimera, simplified),
+    "TileFlow": Dataflow(tileflow, running),
 }
 CONVOLUTIONS: Mapping[str, Dataflow] = {
-    "Layerwise": conv_layerwise,
-    "Fused-Layer": fused_layer,
-    "ISOS": isos,
-    "TileFlow": conv_tileflow,
+    "Layerwise": Dataflow(conv_layerwise),
+    "Fused-Layer": Dataflow(fused_layer),
+    "ISOS": Dataflow(isos),
+    "TileFlow": Dataflow(conv_tileflow),
 }

@@ -12,7 +12,7 @@ from tilewright.tiles.tree import Kind, Scope, TileTree
 def tileflow(problem: Problem, levels: Sequence[str]) -> TileTree:
     """``@DRAM for b,h,m,l { pipe[ par b,h,m { [QK] }, par b,h,m { [SM] }, par b,h,m { [PV] } ] }``.
 
-    Rule L5 keeps l whole in the shared tile where a softmax stands between the products that is not rewritten.
+    Rule L5 keeps l whole in the shared tile where a softmax stands between the products whose sums are not rescaled.
     """
     roles = Attention.of(problem, levels)
     units = (*roles.batches, roles.m)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from itertools import combinations
 from math import prod
 
@@ -11,7 +12,7 @@ import pytest
 
 from tilewright.errors import InvalidArgument
 from tilewright.expr.text import parse_graph
-from tilewright.graph.tree_factors import FactorCost, TreeFactors
+from tilewright.graph.tree_factors import Factors, TreeFactors
 from tilewright.graph.tree_fitness import TreeFitness
 from tilewright.graph.tree_space import Genome, TreeSpace
 from tilewright.search.cost import Evaluation
@@ -305,12 +306,16 @@ def made_up(tree: TileTree) -> Evaluation:
 
 def test_a_genetic_search_with_tree_searches_inside_finds_what_exhaustive_search_does() -> None:
     space = TreeSpace(chain(2, 3, 2, 2), LEVELS[:2], resources=Resources((Level("L2"), Level("L1", 60))))
-    fitness = TreeFitness(space, made_up, evaluations=10_000, rollouts=4)
+
+    def cost(factors: TreeFactors) -> Callable[[Factors], Evaluation]:
+        return lambda point: made_up(factors.filled(point))
+
+    fitness = TreeFitness(space, cost, evaluations=10_000, rollouts=4)
     best = None
     for genome in {space.repaired(genome) for genome in space.points()} - {None}:
         assert genome is not None
         factors = TreeFactors(space.tree(genome), space.problem, space.resources)
-        found = minimise(FactorCost(factors, made_up), Exhaustive(factors)).evaluation
+        found = minimise(cost(factors), Exhaustive(factors)).evaluation
         assert found is not None
         best = found.value if best is None else min(best, found.value)
     outcome = minimise(fitness, Genetic(space, population=6, keep=3, rounds=6))

@@ -13,7 +13,7 @@ from tilewright.reproduce.claim import Claim
 from tilewright.reproduce.experiment import EXPERIMENTS, Report
 from tilewright.reproduce.matmul import ablation, worked_cases
 from tilewright.reproduce.tests.test_stored import compared, ranked
-from tilewright.reproduce.tileflow import dataflows
+from tilewright.reproduce.tileflow import accuracy, cloud, edge, search
 
 SOME = Claim("E0", "some gain", "1.37x", 1.0, 1.2, ">=", "of another machine", unit="x", form=".2f")
 
@@ -24,13 +24,17 @@ REPORTS: dict[str, Callable[[], Report]] = {
     "chimera-orders": lambda: orders.report(("G10", "C6")),
     "chimera-traffic": lambda: traffic.report(trials=6, extent=128, chains=("G10",)),
     "mlir-matmul": lambda: ablation.report(sizes=(1024, 4096), device="emulator"),
-    "tileflow-edge": lambda: dataflows.report(layers=("mlp-mixer-512",), trials=30),
+    "tileflow-edge": lambda: edge.report(layers=("mlp-mixer-512",), trials=30),
+    "tileflow-cloud": lambda: cloud.report(layers=("mlp-mixer-512", "C7"), trials=120),
+    "tileflow-accuracy": accuracy.report,
+    "tileflow-search": lambda: search.report(layers=("mlp-mixer-512",), trials=300),
     "worked-cases": worked_cases.report,
 }
-# What only a device that is not here can decide, by the starts of names and subjects.
+# What only a device or a program that is not here can decide, by the starts of names and subjects.
 DEVICES = {
     "amos-cpu": ("spec3-E9 gain over", "spec3-E10 gain over", "spec3-E13 gain over"),
     "mlir-matmul": ("ablation on the device", "products on the device"),
+    "tileflow-accuracy": ("spec1-E14 cycles by Timeloop", "spec1-E14 energy by Timeloop"),
 }
 
 

@@ -27,12 +27,16 @@ from tilewright.tiles.notation import parse_tree
 from tilewright.tiles.problem import Problem
 
 MACHINE = "tileflow-rtl"
+#: Half of the rows of the artifact, each.
+GEMM_ROWS = Path(__file__).parent / "rows" / "tileflow_gemm_rtl.csv"
+FUSED_ROWS = Path(__file__).parent / "rows" / "tileflow_fused_gemm_rtl.csv"
 WORD_BITS = 16
 GEMM_COLUMNS = ("M", "N", "K", "micro_M", "micro_N", "micro_K", "rtl_cycles")
 FUSED_COLUMNS = (
     "M1", "N1", "K1", "micro_M1", "micro_N1", "micro_K1", "M2", "N2", "K2", "micro_M2", "micro_N2", "micro_K2",
     "rtl_cycles", "mem_to_buf", "buf_to_mem",
 )  # fmt: skip
+REGISTER_COLUMNS = ("buf_to_reg", "reg_to_buf")  # bits, of two fused products
 
 Row = Mapping[str, int]
 
@@ -81,9 +85,9 @@ def gemm_cases(path: Path, mode: Mode = "stepwise") -> list[Case]:
     return _cases(path, GEMM_COLUMNS, gemm, mode)
 
 
-def fused_cases(path: Path, mode: Mode = "stepwise") -> list[Case]:
-    """The rows of a file of two fused products. Raises InvalidFile with line and column where it is none."""
-    return _cases(path, FUSED_COLUMNS, fused, mode)
+def fused_cases(path: Path, mode: Mode = "stepwise", columns: Sequence[str] = ()) -> list[Case]:
+    """The rows of a file of two fused products, with more `columns`. Raises InvalidFile with line and column."""
+    return _cases(path, (*FUSED_COLUMNS, *columns), fused, mode)
 
 
 def gemm(row: Row) -> TileFile:

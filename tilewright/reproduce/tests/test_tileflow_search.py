@@ -1,0 +1,32 @@
+"""What searches take: how soon they converge is read off the best values, and time is that of the processor."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.errors import InvalidArgument
+from tilewright.reproduce.experiment import find
+from tilewright.reproduce.tileflow.search import Convergence, Report
+
+
+def test_a_search_converges_when_it_is_near_its_best() -> None:
+    assert Convergence((None, 300.0, 104.0, 104.0, 100.0), 0.1).converged == 3
+    assert Convergence((None, None), 0.1).converged == 2
+    assert Convergence((7.0,), 0.1).converged == 1
+
+
+def test_both_searches_have_their_figures() -> None:
+    report = find("tileflow-search").run(layers=["mlp-mixer-512"], trials=300)
+    assert isinstance(report, Report)
+    assert len(report.factors.best) == 300
+    assert len(report.trees.best) == 3
+    figures = report.to_json()["searches"]
+    assert figures["factors"]["best"] == report.factors.best[-1] == min(filter(None, report.factors.best))
+    by_subject = {claim.subject: claim for claim in report.claims}
+    assert by_subject["time of a tree"].ours == pytest.approx(1e3 * figures["factors"]["seconds_each"])
+    assert by_subject["time of 50 generations of 20 genomes"].ours == pytest.approx(755 * report.trees.seconds / 60)
+
+
+def test_another_network_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="no shape 'lenet'"):
+        find("tileflow-search").run(layers=["lenet"])

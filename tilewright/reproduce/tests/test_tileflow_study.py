@@ -1,0 +1,63 @@
+"""Dataflows on the Edge and Cloud accelerators: figures beside the published ones, with the reasons."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.errors import InvalidArgument
+from tilewright.reproduce.experiment import find
+from tilewright.reproduce.tileflow import cloud, edge
+
+
+def test_every_figure_of_edge_has_ours_and_a_reason_from_the_analysis() -> None:
+    report = find("tileflow-edge").run(layers=["mlp-mixer-512"], trials=30)
+    (table,) = report.tables
+    assert {row[0] for row in table.rows} == {"Layerwise", *edge.SPEEDUPS}
+    assert table.rows[0][:3:2] == ("Layerwise", "1.00")
+    assert len(report.claims) == 1 + len(edge.SPEEDUPS) + len(edge.DRAM_REDUCTIONS) + 4 + 3
+    speedups = [claim for claim in report.claims if claim.name == "spec1-E17"]
+    for claim in speedups:
+        assert "units" in claim.reason
+        assert "words of DRAM a cycle" in claim.reason
+    figures = report.to_json()["shapes"]["mlp-mixer-512"]
+    assert figures["Layerwise"]["less_percent"] == 0
+    assert all(figures[name]["dram_words"] < figures["Layerwise"]["dram_words"] for name in ("FLAT-RGran", "TileFlow"))
+    fast = figures["FLAT-RGran"]
+    assert fast["speedup"] == pytest.approx(figures["Layerwise"]["cycles"] / fast["cycles"])
+    ratio = next(claim for claim in speedups if claim.subject.startswith("FLAT-RGran"))
+    assert ratio.ours == pytest.approx(100 * abs(fast["speedup"] / 2.89 - 1))
+
+
+def test_a_published_ratio_is_told_in_utilisation() -> None:
+    """The same operations in less cycles are a larger part of what the units can."""
+    study = edge.report(layers=["mlp-mixer-512"], trials=30).study
+    shape, name = "mlp-mixer-512", "FLAT-HGran"
+    ours = float(study.analysis(shape, name).utilisation)
+    assert f" would be {100 * ours:.0f} % of what the units can" in study.why(name, study.speedup(name))
+
+
+def test_cloud_has_attention_and_both_machines_of_convolutions() -> None:
+    report = find("tileflow-cloud").run(layers=["mlp-mixer-512", "C7"], trials=120)
+    assert [table.title for table in report.tables] == [
+        "attention of mlp-mixer-512 on cloud", "convolutions C7 on edge", "convolutions C7 on cloud",
+    ]  # fmt: skip
+    names = [claim.name for claim in report.claims]
+    assert {name: names.count(name) for name in names} == {
+        "spec1-E21": 5 + 5, "spec1-E22": 5, "spec1-E23": 4, "spec1-E24": 2 + 6,
+    }  # fmt: skip
+    contradictions = [claim for claim in report.claims if "contradict" in claim.reason]
+    assert {claim.name for claim in contradictions} == {"spec1-E21", "spec1-E24"}
+
+
+def test_fused_convolutions_are_no_longer_an_order_behind() -> None:
+    """Blocks of the first convolution once lay in the registers of a unit, and Layerwise was 20 times as fast."""
+    report = cloud.report(layers=["C1"], trials=800)
+    assert report.attention is None
+    on_edge, _ = report.convolutions
+    assert min(on_edge.speedup(name) for name in on_edge.fused) > 1 / 3
+
+
+@pytest.mark.parametrize("name", ["tileflow-edge", "tileflow-cloud"])
+def test_another_shape_is_refused(name: str) -> None:
+    with pytest.raises(InvalidArgument, match="no shape 'lenet'"):
+        find(name).run(layers=["lenet"])
