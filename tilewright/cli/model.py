@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +10,7 @@ import typer
 
 from tilewright.cli.arguments import AsJson, Machine
 from tilewright.cli.console import NEGATIVE, show_json, table
-from tilewright.errors import InvalidArgument
+from tilewright.cli.sweep import SweepText, csv_text, refuse_beside_sweep, swept
 from tilewright.files import require_writable, write_file
 
 if TYPE_CHECKING:
@@ -50,11 +48,6 @@ Imperfect = Annotated[bool, typer.Option("--imperfect", help="factors may exceed
 Recompute = Annotated[
     bool, typer.Option("--recompute", help="loops may run an expression again that they do not advance")
 ]
-SweepText = Annotated[
-    str | None,
-    typer.Option("--sweep", metavar="FIELD=V,…", help="a row of CSV per value of a field of the machine, as "
-                 "L1.capacity_bytes or clock_hz"),
-]  # fmt: skip
 
 
 def model(
@@ -87,17 +80,15 @@ def model(
         if not isinstance(each, TooLarge):
             raise each
     if sweep is not None:
-        if as_json or csv_prefix is not None:
-            raise InvalidArgument("a sweep prints CSV", where="--sweep", help="without --json and --csv")
-        field, values = sweep_of(sweep)
-        lines = []
-        for value in values:
-            found = analyse(tree, problem, resources(with_field(target, field, value)), mode=latency.value)
-            lines.append({field: value, **found.metrics()})
-        print(_csv(lines), end="")
+        refuse_beside_sweep({"--json": as_json, "--csv": csv_prefix is not None})
+        lines = [
+            {field: value, **analyse(tree, problem, resources(machine_there), mode=latency.value).metrics()}
+            for field, value, machine_there in swept(sweep, target)
+        ]
+        print(csv_text(lines), end="")
         return
     found = analyse(tree, problem, available, mode=latency.value)
-    shown = {**facts(found, problem), "too_large": [each.message for each in refused]}
+    shown = {**facts(found, problem.tensors()), "too_large": [each.message for each in refused]}
     if csv_prefix is not None:
         write_file(outputs[0], _metrics(found).encode(), where="--csv")
         write_file(outputs[1], print_tree(tree, indented=True).encode(), where="--csv")
@@ -121,54 +112,5 @@ def _show(shown: dict[str, Any]) -> None:
     table({name: "left" if name == "level" else "right" for name in heads}, rows(shown))
 
 
-def sweep_of(text: str) -> tuple[str, list[int | float]]:
-    """The field and the values of `--sweep`.
-
-    >>> sweep_of("L1.capacity_bytes=65536,131072")
-    ('L1.capacity_bytes', [65536, 131072])
-    """
-    field, equals, values = text.partition("=")
-    parts = values.split(",")
-    try:
-        if not field or not equals:
-            raise ValueError
-        return field, [int(part) if part.strip().isdecimal() else float(part) for part in parts]
-    except ValueError:
-        raise InvalidArgument(
-            f"{text!r} is no sweep", where="--sweep", help="FIELD=VALUE,VALUE, as clock_hz=1e9,2e9"
-        ) from None
-
-
-def with_field(machine: Any, field: str, value: float) -> Any:
-    """The machine with another value of a field: its own, or that of a memory level, as ``L1.capacity_bytes``.
-
-    Raises InvalidArgument for a field that the description does not have, InvalidMachine for a value that it refuses.
-    """
-    from tilewright.machine.registry import machine_from_json
-
-    facts = machine.to_json()
-    level, _, name = field.rpartition(".")
-    owners = {each["name"]: each for each in facts.get("levels", facts.get("caches", ()))} | {"": facts}
-    if level not in owners or not isinstance(owners[level].get(name), int | float):
-        legal = [
-            f"{owner}.{key}" if owner else key
-            for owner, values in owners.items()
-            for key, known in values.items()
-            if isinstance(known, int | float) and not isinstance(known, bool)
-        ]
-        raise InvalidArgument(f"{machine.name} has no number {field!r}", where="--sweep",
-                              help=f"one of {', '.join(legal)}")  # fmt: skip
-    owners[level][name] = value
-    return machine_from_json(facts)
-
-
 def _metrics(found: Analysis) -> str:
-    return _csv([{"metric": name, "value": value} for name, value in found.metrics().items()])
-
-
-def _csv(lines: list[dict[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(lines[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return text.getvalue()
+    return csv_text([{"metric": name, "value": value} for name, value in found.metrics().items()])

@@ -57,16 +57,21 @@ def search_dataflow(
     """
     tree = dataflow(problem, [level.name for level in resources.levels])
     space = TreeFactors(tree, problem, resources)
-    methods: Mapping[MethodName, Method[Factors]] = {"descent": Descent(space), "tree-search": TreeSearch(space)}
     notes = {"objective": objective, **(notes or {})}
     outcome = minimise(
-        TreeCost(space, resources, objective), methods[method], budget,
+        TreeCost(space, resources, objective), method_of(method, space), budget,
         seed=seed, trace=trace, notes=notes, progress=progress,
     )  # fmt: skip
     if outcome.best is None:
         return Searched(name, None, None, outcome)
     found = space.filled(outcome.best)
     return Searched(name, found, analyse(found, problem, resources), outcome)
+
+
+def method_of(name: MethodName, space: TreeFactors) -> Method[Factors]:
+    """The method of this name for the factors of a tree."""
+    methods: Mapping[MethodName, Method[Factors]] = {"descent": Descent(space), "tree-search": TreeSearch(space)}
+    return methods[name]
 
 
 def dram_words(analysis: Analysis) -> float:

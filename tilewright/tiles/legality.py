@@ -419,6 +419,8 @@ def _held(
     tree: TileTree, problem: Problem, resources: Resources, factors: Factors | None = None
 ) -> Iterator[tuple[Tile, Level, Number]]:
     """The tiles that fill a level of limited size, with it and the bytes that one step keeps there."""
+    if all(level.capacity_bytes is None for level in resources.levels):
+        return
     for path, held in footprints(tree, problem, dedupe=True, weight=footprint_bytes, factors=factors).items():
         tile = node_at(tree, path)
         assert isinstance(tile, Tile)

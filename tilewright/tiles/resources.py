@@ -8,6 +8,7 @@ in and is not counted.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from math import prod
 from typing import Any
@@ -88,6 +89,11 @@ class Resources:
         outside = self.levels[number - 1].instances
         count = self.units if number == len(self.levels) - 1 else self.levels[number].instances
         return None if count is None or outside is None else max(1, count // outside)
+
+    def unlimited(self) -> Resources:
+        """The same levels with any number of instances, bytes and units."""
+        levels = tuple(replace(level, capacity_bytes=None, instances=None) for level in self.levels)
+        return replace(self, levels=levels, units=None)
 
     def level(self, name: str) -> int | None:
         """The position of a level, 0 for the outermost."""
