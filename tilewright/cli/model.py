@@ -20,7 +20,7 @@ EPILOG = """\
 \b
 example: tilewright model chain.tile --machine edge
          tilewright model chain.tile --machine edge --json
-         tilewright model chain.tile --machine edge --csv out
+         tilewright model chain.tile --machine edge --csv out --svg out.svg
          tilewright model chain.tile --machine edge \\
              --sweep L1.capacity_bytes=65536,4194304
 exit status: 0 analysed, 1 the tree is too large for the machine,
@@ -44,6 +44,9 @@ Csv = Annotated[
     Path | None,
     typer.Option("--csv", metavar="PREFIX", help="write PREFIX.csv (metric, value) and PREFIX.mapping.txt, the tree"),
 ]
+Svg = Annotated[
+    Path | None, typer.Option("--svg", metavar="FILE", help="draw the tree there: loops, what stays, bytes of levels")
+]
 Imperfect = Annotated[bool, typer.Option("--imperfect", help="factors may exceed an extent: clipped edges")]
 Recompute = Annotated[
     bool, typer.Option("--recompute", help="loops may run an expression again that they do not advance")
@@ -55,6 +58,7 @@ def model(
     machine: Machine = "host",
     latency: LatencyName = Latency.PHASES,
     csv_prefix: Csv = None,
+    svg: Svg = None,
     sweep: SweepText = None,
     imperfect: Imperfect = False,
     recompute: Recompute = False,
@@ -72,6 +76,7 @@ def model(
     outputs = [] if csv_prefix is None else [Path(f"{csv_prefix}{end}") for end in (".csv", ".mapping.txt")]
     for path in outputs:
         require_writable(path, "--csv")
+    require_writable(svg, "--svg")
     given = read_tile_file(file)
     problem, tree, target = given.problem, given.tree, resolve(machine)
     available = resources(target)
@@ -80,7 +85,7 @@ def model(
         if not isinstance(each, TooLarge):
             raise each
     if sweep is not None:
-        refuse_beside_sweep({"--json": as_json, "--csv": csv_prefix is not None})
+        refuse_beside_sweep({"--json": as_json, "--csv": csv_prefix is not None, "--svg": svg is not None})
         lines = [
             {field: value, **analyse(tree, problem, resources(machine_there), mode=latency.value).metrics()}
             for field, value, machine_there in swept(sweep, target)
@@ -92,6 +97,12 @@ def model(
     if csv_prefix is not None:
         write_file(outputs[0], _metrics(found).encode(), where="--csv")
         write_file(outputs[1], print_tree(tree, indented=True).encode(), where="--csv")
+    if svg is not None:
+        from tilewright.report import tile_trees
+
+        title = f"{file.stem} on {target.name}: {shown['cycles']:,.0f} cycles, bounded by {shown['bottleneck']}"
+        picture = tile_trees.TreePicture(title, tree, problem, tile_trees.level_lines(shown))
+        write_file(svg, tile_trees.svg([picture]).encode(), where="--svg")
     if as_json:
         show_json(shown)
     else:

@@ -64,8 +64,8 @@ Shape = Annotated[
 MachineName = Annotated[str, machine_option("whose levels, rates and units")]
 DataflowNames = Annotated[
     str | None,
-    typer.Option("--dataflow", metavar="NAME,…|all", help="of a workload: layerwise, tileflow, …; another name lists "
-                 "them (default: all)"),
+    typer.Option("--dataflow", metavar="NAME,…|all", help="of a workload: layerwise, tileflow, …, or any: order and "
+                 "mapping are searched too; another name lists them (default: all, without any)"),
 ]  # fmt: skip
 Seconds = Annotated[
     float | None,

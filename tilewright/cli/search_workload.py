@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -23,15 +24,16 @@ if TYPE_CHECKING:
     from tilewright.machine import Machine
 
 BASELINE = "Layerwise"
+ANY = "any"  # order and mapping are searched too
 
 
 @dataclass(frozen=True)
 class _Chain:
-    """A workload: its name, its expressions, and the dataflows that are asked for."""
+    """A workload: its name, its expressions, and the dataflows that are asked for; None is `ANY`."""
 
     name: str
     nodes: tuple[Compute, ...]
-    dataflows: Mapping[str, Dataflow]
+    dataflows: Mapping[str, Dataflow | None]
 
 
 def search_workload(kind: str, shape: str, dataflows: str, settings: Settings) -> None:
@@ -81,6 +83,7 @@ def _searched(chain: _Chain, machine: Machine, settings: Settings) -> list[Searc
     """What was found of each dataflow; after Ctrl-C of those that were begun."""
     from tilewright.cli.searching import Progress
     from tilewright.graph.dataflow_search import search_dataflow
+    from tilewright.graph.genome_search import search_genomes
     from tilewright.tiles.machines import resources
     from tilewright.tiles.problem import Problem
 
@@ -89,9 +92,10 @@ def _searched(chain: _Chain, machine: Machine, settings: Settings) -> list[Searc
     for each, make in chain.dataflows.items():
         trace = resume if resume is None or len(chain.dataflows) == 1 else resume.with_name(f"{resume.name}.{each}")
         line = Progress(each)
-        found.append(search_dataflow(
-            each, make, problem, available, settings.budget, objective=settings.objective, method=settings.method,
-            seed=settings.seed, trace=trace, notes={"machine": machine.digest()}, progress=line,
+        search = search_genomes if make is None else partial(search_dataflow, dataflow=make)
+        found.append(search(
+            each, problem=problem, resources=available, budget=settings.budget, objective=settings.objective,
+            method=settings.method, seed=settings.seed, trace=trace, notes={"machine": machine.digest()}, progress=line,
         ))  # fmt: skip
         line.end()
         if found[-1].outcome.stopped == "interrupted":
@@ -138,21 +142,21 @@ def _write(chain: _Chain, best: Searched, settings: Settings) -> None:
     write_file(settings.output, print_tile_file(file).encode(), where="--output")
 
 
-def _chosen(text: str, workload: str) -> Mapping[str, Dataflow]:
+def _chosen(text: str, workload: str) -> Mapping[str, Dataflow | None]:
     """The dataflows that are named; raises InvalidArgument for a name that the workload does not have."""
     from tilewright.graph.dataflows.table import ATTENTION, CONVOLUTIONS
 
     known = CONVOLUTIONS if workload == "conv-chain" else ATTENTION
     if text == "all":
         return known
-    by_name = {name.lower(): name for name in known}
-    chosen = {}
+    by_name = {name.lower(): name for name in (*known, ANY)}
+    chosen: dict[str, Dataflow | None] = {}
     for each in text.split(","):
         name = by_name.get(each.strip().lower())
         if name is None:
             raise InvalidArgument(f"{workload} has no dataflow {each!r}", where="--dataflow",
-                                  help=f"all, or some of {', '.join(known)}")  # fmt: skip
-        chosen[name] = known[name]
+                                  help=f"all, or some of {', '.join((*known, ANY))}")  # fmt: skip
+        chosen[name] = known.get(name)
     return chosen
 
 
@@ -168,7 +172,7 @@ def _facts(searched: Searched, found: Sequence[Searched]) -> dict[str, Any]:
     from tilewright.tiles.notation import print_tree
 
     outcome, analysis = searched.outcome, searched.analysis
-    facts: dict[str, Any] = {"dataflow": searched.name, "evaluations": len(outcome.trace.steps),
+    facts: dict[str, Any] = {"dataflow": searched.name, "evaluations": searched.evaluations,
                              "stopped": outcome.stopped}  # fmt: skip
     names = ("cycles", "speedup", "dram_words", "energy", "utilisation", "bottleneck", "tree")
     if analysis is None or searched.tree is None:

@@ -25,12 +25,21 @@ MethodName: TypeAlias = Literal["descent", "tree-search"]
 
 @dataclass(frozen=True)
 class Searched:
-    """The best tree of a dataflow with its analysis, None where no factors are legal; and how it was found."""
+    """The best tree of a dataflow with its analysis, None where no factors are legal; and how it was found.
+
+    `per_step` is how many trees a step of the outcome's trace stands for, at most.
+    """
 
     name: str
     tree: TileTree | None
     analysis: Analysis | None
-    outcome: Outcome[Factors]
+    outcome: Outcome[Any]
+    per_step: int = 1
+
+    @property
+    def evaluations(self) -> int:
+        """How many trees were looked at, at most."""
+        return len(self.outcome.trace.steps) * self.per_step
 
     def value(self, objective: Objective) -> float | None:
         return None if self.analysis is None else float(getattr(self.analysis, objective))

@@ -242,3 +242,14 @@ def test_a_network_goes_on_with_its_traces(model: str, tmp_path: Path) -> None:
     assert len(stored) > 2
     assert value(*arguments) == once
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == stored
+
+
+def test_order_and_mapping_are_searched_too(tmp_path: Path) -> None:
+    path = tmp_path / "best.tile"
+    chain = ("--workload", "gemm-chain", "--shape", "G10", "--machine", "edge", "--evaluations", "600")
+    found = value("search", *chain, "--dataflow", "layerwise,any", "-o", str(path))
+    layerwise, any_order = found["dataflows"]
+    assert any_order["dataflow"] == found["best"] == "any"
+    assert any_order["cycles"] < layerwise["cycles"]
+    assert 0 < any_order["evaluations"] <= 600
+    assert value("model", str(path), "--machine", "edge")["cycles"] == any_order["cycles"]

@@ -305,7 +305,9 @@ def made_up(tree: TileTree) -> Evaluation:
 
 def test_a_genetic_search_with_tree_searches_inside_finds_what_exhaustive_search_does() -> None:
     space = TreeSpace(chain(2, 3, 2, 2), LEVELS[:2], resources=Resources((Level("L2"), Level("L1", 60))))
-    fitness = TreeFitness(space, made_up, evaluations=10_000, rollouts=4)
+    fitness = TreeFitness(
+        space, lambda factors: FactorCost(factors, made_up), 10_000, method=lambda each: TreeSearch(each, rollouts=4)
+    )
     best = None
     for genome in {space.repaired(genome) for genome in space.points()} - {None}:
         assert genome is not None
