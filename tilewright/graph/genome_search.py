@@ -56,7 +56,7 @@ def search_genomes(
         return Descent(factors, samples=_SAMPLES) if method == "descent" else TreeSearch(factors, rollouts=_SAMPLES)
 
     evaluations = PER_GENOME if budget.evaluations is None else min(PER_GENOME, max(1, budget.evaluations))
-    fitness = TreeFitness(space, cost, evaluations, seed, inner)
+    fitness = TreeFitness(space, cost, inner, evaluations, seed)
     genomes = None if budget.evaluations is None else budget.evaluations // evaluations
     notes = {"objective": objective, "factors": method, **fitness.notes, **(notes or {})}
     outcome = minimise(

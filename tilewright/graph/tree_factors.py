@@ -7,7 +7,7 @@ as 1, with which a tree needs least.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import product
@@ -19,7 +19,6 @@ import numpy as np
 from tilewright.dataclass import dataclass
 from tilewright.graph.factor_draws import Array, Draws, OpenLoop
 from tilewright.graph.open_tiles import follows
-from tilewright.search.cost import Evaluation
 from tilewright.search.factors import divisors, prime_powers
 from tilewright.search.space import NoLegalPoint
 from tilewright.search.tree_search import completed
@@ -456,14 +455,3 @@ class TreeFactors:
             else:
                 factors[number] *= prime
         return tuple(factors) if self._complete(tuple(factors)) else None
-
-
-@dataclass(frozen=True)
-class FactorCost:
-    """The cost of factors: that of the tree that they fill."""
-
-    space: TreeFactors
-    cost: Callable[[TileTree], Evaluation]
-
-    def __call__(self, point: Factors) -> Evaluation:
-        return self.cost(self.space.filled(point))

@@ -12,13 +12,7 @@ from tilewright.search.cost import Budget, Cost, Evaluation
 from tilewright.search.method import Method
 from tilewright.search.minimise import minimise
 from tilewright.search.space import NoLegalPoint
-from tilewright.search.tree_search import TreeSearch
 from tilewright.tiles.tree import TileTree
-
-
-def tree_search(factors: TreeFactors) -> Method[Factors]:
-    """The method of the publication: Monte Carlo tree search, with fewer rollouts than alone."""
-    return TreeSearch(factors, rollouts=10)
 
 
 @dataclass(frozen=True)
@@ -31,9 +25,9 @@ class TreeFitness:
 
     space: TreeSpace
     cost: Callable[[TreeFactors], Cost[Factors]]
-    evaluations: int = 200
+    method: Callable[[TreeFactors], Method[Factors]]
+    evaluations: int
     seed: int = 0
-    method: Callable[[TreeFactors], Method[Factors]] = tree_search
 
     def __call__(self, genome: Genome) -> Evaluation:
         return self.best_tree(genome)[1]

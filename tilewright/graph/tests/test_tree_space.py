@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import combinations
 from math import prod
 
@@ -11,7 +13,7 @@ import pytest
 
 from tilewright.errors import InvalidArgument
 from tilewright.expr.text import parse_graph
-from tilewright.graph.tree_factors import FactorCost, TreeFactors
+from tilewright.graph.tree_factors import Factors, TreeFactors
 from tilewright.graph.tree_fitness import TreeFitness
 from tilewright.graph.tree_space import Genome, TreeSpace
 from tilewright.search.cost import Evaluation
@@ -296,6 +298,17 @@ def test_drawn_trees_are_legal_in_all(name: str) -> None:
 # Both searches together -----------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class FactorCost:
+    """The cost of factors: that of the tree that they fill."""
+
+    space: TreeFactors
+    cost: Callable[[TileTree], Evaluation]
+
+    def __call__(self, point: Factors) -> Evaluation:
+        return self.cost(self.space.filled(point))
+
+
 def made_up(tree: TileTree) -> Evaluation:
     """A cost that falls with fusion and with equal factors: what each step keeps, and how uneven factors are."""
     held = footprints(tree, chain(2, 3, 2, 2))
@@ -306,7 +319,7 @@ def made_up(tree: TileTree) -> Evaluation:
 def test_a_genetic_search_with_tree_searches_inside_finds_what_exhaustive_search_does() -> None:
     space = TreeSpace(chain(2, 3, 2, 2), LEVELS[:2], resources=Resources((Level("L2"), Level("L1", 60))))
     fitness = TreeFitness(
-        space, lambda factors: FactorCost(factors, made_up), 10_000, method=lambda each: TreeSearch(each, rollouts=4)
+        space, lambda factors: FactorCost(factors, made_up), lambda factors: TreeSearch(factors, rollouts=4), 10_000
     )
     best = None
     for genome in {space.repaired(genome) for genome in space.points()} - {None}:
