@@ -37,7 +37,7 @@ How: TypeAlias = Literal["tree", "streamed"]
 Value: TypeAlias = tuple[float, float]  #: what is to be small, and what decides between equals
 Told: TypeAlias = Callable[[str, Step], None]  #: is told of every evaluation, with the name of its part
 
-PRODUCTS_SHARE, PAIRS_SHARE = 0.5, 0.7  #: of the budget, up to which products, and then their epilogues, are searched
+PRODUCTS_SHARE, PAIRS_SHARE = 0.4, 0.8  #: of the budget, up to which products, and then their epilogues, are searched
 _LEAST_SAVING = 1e-3  # of the cycles or the energy of its parts that fusing a chain could save, or it is not searched
 _LEAST_WEIGHT = 0.1  # of a chain's search, beside the one that could save most
 _LEAST_SECONDS = 0.2  # of a product's search

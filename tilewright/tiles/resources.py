@@ -256,10 +256,18 @@ class _Slices:
 
     def __init__(self, tree: Node, problem: Problem, factors: Factors | None = None) -> None:
         self.tree, self.problem, self.factors = tree, problem, factors
+        self.known: dict[tuple[str, str, Path], Number] = {}
+        self.touched: dict[Path, dict[str, Number]] = {}
         self.places = {leaf.op: (path, leaf) for path, leaf in leaves(tree)}
         self.tiles = {path: node for path, node in walk(tree) if isinstance(node, Tile)}
 
     def outside(self, path: Path) -> dict[str, Number]:
+        """Elements of each tensor from outside the node at `path` that one execution of it touches."""
+        if path not in self.touched:
+            self.touched[path] = self._outside(path)
+        return self.touched[path]
+
+    def _outside(self, path: Path) -> dict[str, Number]:
         inside = [op for op, (place, _) in self.places.items() if place[: len(path)] == path]
         boxes: dict[str, list[Range]] = {}
         for op in inside:
@@ -302,6 +310,12 @@ class _Slices:
 
     def extent(self, op: str, axis: str, path: Path) -> Number:
         """How many values of a loop one execution of the node at `path` covers."""
+        key = (op, axis, path)
+        if key not in self.known:
+            self.known[key] = self._extent(op, axis, path)
+        return self.known[key]
+
+    def _extent(self, op: str, axis: str, path: Path) -> Number:
         compute = self.problem.compute(op)
         whole = next(int(a.extent) for a in compute.loops if a.name == axis)  # type: ignore[arg-type]
         if all(axis != a.name for a in compute.body_loops):
