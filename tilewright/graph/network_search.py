@@ -18,6 +18,7 @@ from math import inf
 from typing import Any, Literal, TypeAlias
 
 from tilewright.dataclass import dataclass
+from tilewright.errors import CompileError
 from tilewright.graph.dataflow_search import MethodName, method_of
 from tilewright.graph.network import Chain, Network, Part
 from tilewright.graph.tree_cost import Objective, TreeCost
@@ -232,12 +233,9 @@ class _Search:
         part, told = job.part, self.progress
         if budget.evaluations == 0 or budget.seconds == 0.0:
             return Found(part, "tree", reason="no budget was left for it")
-        problem = Problem.of(part.computes)
-        space = TreeSpace(problem, self.levels, spatial_levels(self.resources), self.resources)
-        genome = space.repaired(job.genome)
-        factors = TreeFactors(space.tree(job.genome if genome is None else genome), problem, self.resources)
-        if factors.start() is None:
-            return Found(part, "tree", reason=factors.reason() or "no factors of it are legal on this machine")
+        factors = self._factors(job)
+        if isinstance(factors, str):
+            return Found(part, "tree", reason=factors)
         place = "_".join(job.genome[0][::2]) if job.genome else "alone"
         trace = None if self.trace is None else f"{os.fspath(self.trace)}.{part.key[:16]}.{place}"
         try:
@@ -255,7 +253,20 @@ class _Search:
             reason = next((step.evaluation.reason for step in outcome.trace.steps), "no budget was left for it")
             return Found(part, "tree", evaluations=count, reason=reason)
         tree = factors.filled(outcome.best)
-        return Found(part, "tree", analyse(tree, problem, self.resources), tree, count)
+        return Found(part, "tree", analyse(tree, factors.problem, self.resources), tree, count)
+
+    def _factors(self, job: _Job) -> TreeFactors | str:
+        """The factors of a genome's tree; why there are none where no tree is made of its expressions, or is legal."""
+        try:
+            problem = Problem.of(job.part.computes)
+            space = TreeSpace(problem, self.levels, spatial_levels(self.resources), self.resources)
+            genome = space.repaired(job.genome)
+            factors = TreeFactors(space.tree(job.genome if genome is None else genome), problem, self.resources)
+            if factors.start() is not None:
+                return factors
+        except CompileError as error:
+            return error.message
+        return factors.reason() or "no factors of it are legal on this machine"
 
     def _rank(self, found: Found) -> Value:
         return (inf, inf) if found.analysis is None else found.value(self.objective)
