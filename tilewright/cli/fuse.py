@@ -10,6 +10,7 @@ import typer
 from tilewright.cli.arguments import AsJson, Shapes, Sizes, machine_option, shapes_of, sizes_of
 from tilewright.cli.console import NEGATIVE, show_json, table
 from tilewright.errors import InvalidArgument
+from tilewright.files import require_writable, write_file
 
 if TYPE_CHECKING:
     from tilewright.decision import Refusal
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 EPILOG = """\
 \b
-example: tilewright fuse --workload gemm-chain-G2 --machine edge
+example: tilewright fuse --workload gemm-chain-G2 --machine edge --svg a.svg
          tilewright fuse --machine nvidia-a100-sxm4-40gb --dtype f16 \\
              --expr "C[m,l] += A[m,k]*B[k,l]; E[m,n] += C[m,l]*D[l,n]" \\
              --size m=512,n=64,k=64,l=512
@@ -42,13 +43,16 @@ Dtype = Annotated[str, typer.Option("--dtype", metavar="T", help="element type o
 KeepHalo = Annotated[
     bool, typer.Option("--keep-halo", help="rows of a first convolution that two blocks need may stay on chip")
 ]
+Svg = Annotated[
+    Path | None, typer.Option("--svg", metavar="FILE", help="draw the best plan's tree there, of several chains each")
+]
 Best = Annotated[int, typer.Option("--plans", metavar="N", min=1, max=64, help="how many plans to show")]
 
 
 def fuse(
     model: Model = None, expression: Statements = None, workload: Workload = None, size: Sizes = None,
     shape: Shapes = None, machine: MachineName = "host", dtype: Dtype = "f32", keep_halo: KeepHalo = False,
-    plans: Best = 8, as_json: AsJson = False,
+    plans: Best = 8, svg: Svg = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Plan a chain of products as one kernel: order, policy, tiles, movement and time, against kernels apart.
 
@@ -60,6 +64,7 @@ def fuse(
         raise InvalidArgument("sizes are those of loops of --expr", where="--size", help="leave it out")
     if model is None and shape:
         raise InvalidArgument("shapes are those of inputs of MODEL", where="--shape", help="leave it out")
+    require_writable(svg, "--svg")
     target = _machine(machine)
     if model is not None:
         if dtype != "f32":
@@ -67,6 +72,8 @@ def fuse(
         costed, refused = _of_model(model, shape, target, keep_halo)
     else:
         costed, refused = [_of_computes(_computes(expression, workload, size, dtype), target, keep_halo, plans)], []
+    if svg is not None and any(each.solution for each in costed):
+        write_file(svg, _pictures(costed, target.name).encode(), where="--svg")
     if as_json:
         show_json(_as_value(costed, refused, target.name, plans))
     else:
@@ -137,6 +144,24 @@ def _of_model(
     graph, halo = import_graph(path, shapes_of(shape)), ANY if keep_halo else RECOMPUTE
     costed, refused = cost_chains(graph, hierarchy_of(target), MachineQuanta(target), halo=halo)
     return list(costed), list(refused)
+
+
+def _pictures(costed: list[Costed], machine: str) -> str:
+    """The best plan of every chain that has one, in SVG."""
+    from tilewright.report.tile_trees import TreePicture, svg
+    from tilewright.tiles.tree import Tile, walk
+
+    pictures = []
+    for each in costed:
+        if each.solution is not None:
+            best = each.solution.best
+            levels = dict.fromkeys((node.level for _, node in walk(best.tree) if isinstance(node, Tile)), "")
+            for level in best.tiles:
+                moved = ", ".join(f"{tensor} {count:,}" for tensor, count in best.dv[level].items())
+                levels[level] = f"holds {best.mu[level]:,} elements; moved {moved}"
+            title = f"{each.chain.name} on {machine}: {best.name}, {best.time * 1e6:.1f} us"
+            pictures.append(TreePicture(title, best.tree, best.chain.problem, levels))
+    return svg(pictures)
 
 
 # Text

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +10,7 @@ import typer
 
 from tilewright.cli.arguments import AsJson, machine_option
 from tilewright.cli.console import NEGATIVE, show_json, table
+from tilewright.cli.sweep import SweepText, csv_text, refuse_beside_sweep, swept
 from tilewright.errors import InvalidArgument
 from tilewright.files import require_writable, write_file
 
@@ -24,7 +23,7 @@ EPILOG = """\
 \b
 example: tilewright model chain.tile --machine edge
          tilewright model chain.tile --machine edge --json
-         tilewright model chain.tile --machine edge --csv out
+         tilewright model chain.tile --machine edge --csv out --svg out.svg
          tilewright model chain.tile --machine edge \\
              --sweep L1.capacity_bytes=65536,4194304
          tilewright model run.yaml chip.yaml --compat-evict
@@ -59,15 +58,13 @@ Csv = Annotated[
     Path | None,
     typer.Option("--csv", metavar="PREFIX", help="write PREFIX.csv (metric, value) and PREFIX.mapping.txt, the tree"),
 ]
+Svg = Annotated[
+    Path | None, typer.Option("--svg", metavar="FILE", help="draw the tree there: loops, what stays, bytes of levels")
+]
 Imperfect = Annotated[bool, typer.Option("--imperfect", help="factors may exceed an extent: clipped edges")]
 Recompute = Annotated[
     bool, typer.Option("--recompute", help="loops may run an expression again that they do not advance")
 ]
-SweepText = Annotated[
-    str | None,
-    typer.Option("--sweep", metavar="FIELD=V,…", help="a row of CSV per value of a field of the machine, as "
-                 "L1.capacity_bytes or clock_hz"),
-]  # fmt: skip
 
 
 def model(
@@ -75,6 +72,7 @@ def model(
     machine: MachineName = None,
     latency: LatencyName = Latency.PHASES,
     csv_prefix: Csv = None,
+    svg: Svg = None,
     sweep: SweepText = None,
     imperfect: Imperfect = False,
     recompute: Recompute = False,
@@ -91,6 +89,7 @@ def model(
     outputs = [] if csv_prefix is None else [Path(f"{csv_prefix}{end}") for end in (".csv", ".mapping.txt")]
     for path in outputs:
         require_writable(path, "--csv")
+    require_writable(svg, "--svg")
     given, target = _given(files, machine)
     problem, tree = given.problem, given.tree
     available = resources(target)
@@ -99,21 +98,24 @@ def model(
         if not isinstance(each, TooLarge):
             raise each
     if sweep is not None:
-        if as_json or csv_prefix is not None:
-            raise InvalidArgument("a sweep prints CSV", where="--sweep", help="without --json and --csv")
-        field, values = sweep_of(sweep)
+        refuse_beside_sweep({"--json": as_json, "--csv": csv_prefix is not None, "--svg": svg is not None})
         lines = []
-        for value in values:
-            changed = resources(with_field(target, field, value))
-            found = analyse(tree, problem, changed, mode=latency.value, compat_evict=compat_evict)
+        for field, value, changed in swept(sweep, target):
+            found = analyse(tree, problem, resources(changed), mode=latency.value, compat_evict=compat_evict)
             lines.append({field: value, **found.metrics()})
-        print(_csv(lines), end="")
+        print(csv_text(lines), end="")
         return
     found = analyse(tree, problem, available, mode=latency.value, compat_evict=compat_evict)
-    shown = {**facts(found, problem), "too_large": [each.message for each in refused]}
+    shown = {**facts(found, problem.tensors()), "too_large": [each.message for each in refused]}
     if csv_prefix is not None:
         write_file(outputs[0], _metrics(found).encode(), where="--csv")
         write_file(outputs[1], print_tree(tree, indented=True).encode(), where="--csv")
+    if svg is not None:
+        from tilewright.report import tile_trees
+
+        title = f"{files[0].stem} on {target.name}: {shown['cycles']:,.0f} cycles, bounded by {shown['bottleneck']}"
+        picture = tile_trees.TreePicture(title, tree, problem, tile_trees.level_lines(shown))
+        write_file(svg, tile_trees.svg([picture]).encode(), where="--svg")
     if as_json:
         show_json(shown)
     else:
@@ -149,54 +151,5 @@ def _show(shown: dict[str, Any]) -> None:
     table({name: "left" if name == "level" else "right" for name in heads}, rows(shown))
 
 
-def sweep_of(text: str) -> tuple[str, list[int | float]]:
-    """The field and the values of `--sweep`.
-
-    >>> sweep_of("L1.capacity_bytes=65536,131072")
-    ('L1.capacity_bytes', [65536, 131072])
-    """
-    field, equals, values = text.partition("=")
-    parts = values.split(",")
-    try:
-        if not field or not equals:
-            raise ValueError
-        return field, [int(part) if part.strip().isdecimal() else float(part) for part in parts]
-    except ValueError:
-        raise InvalidArgument(
-            f"{text!r} is no sweep", where="--sweep", help="FIELD=VALUE,VALUE, as clock_hz=1e9,2e9"
-        ) from None
-
-
-def with_field(machine: Any, field: str, value: float) -> Any:
-    """The machine with another value of a field: its own, or that of a memory level, as ``L1.capacity_bytes``.
-
-    Raises InvalidArgument for a field that the description does not have, InvalidMachine for a value that it refuses.
-    """
-    from tilewright.machine.registry import machine_from_json
-
-    facts = machine.to_json()
-    level, _, name = field.rpartition(".")
-    owners = {each["name"]: each for each in facts.get("levels", facts.get("caches", ()))} | {"": facts}
-    if level not in owners or not isinstance(owners[level].get(name), int | float):
-        legal = [
-            f"{owner}.{key}" if owner else key
-            for owner, values in owners.items()
-            for key, known in values.items()
-            if isinstance(known, int | float) and not isinstance(known, bool)
-        ]
-        raise InvalidArgument(f"{machine.name} has no number {field!r}", where="--sweep",
-                              help=f"one of {', '.join(legal)}")  # fmt: skip
-    owners[level][name] = value
-    return machine_from_json(facts)
-
-
 def _metrics(found: Analysis) -> str:
-    return _csv([{"metric": name, "value": value} for name, value in found.metrics().items()])
-
-
-def _csv(lines: list[dict[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(lines[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return text.getvalue()
+    return csv_text([{"metric": name, "value": value} for name, value in found.metrics().items()])

@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from operator import is_
 
+from tilewright.expr import dtypes
 from tilewright.expr.affine import simplify
-from tilewright.expr.core import Apply, Axis, Cast, Compute, Expr, Read, Tensor
+from tilewright.expr.core import Apply, Axis, Cast, Compute, Const, Expr, Read, Tensor
+from tilewright.expr.dtypes import DType
 
 
 def transform(expr: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
@@ -60,3 +62,22 @@ def copy_of(source: Tensor, target: Tensor) -> Compute:
     """The identity: what a relayout computes."""
     axes = tuple(Axis(f"i{dim}", extent) for dim, extent in enumerate(source.shape))
     return Compute(target, axes, source[axes])
+
+
+def with_floats(compute: Compute, dtype: DType) -> Compute:
+    """The compute with every floating-point tensor and value of this type; integers and conditions stay as they are."""
+
+    def of(old: DType) -> DType:
+        return dtype if dtypes.is_float(old) else old
+
+    def rule(node: Expr) -> Expr | None:
+        if isinstance(node, Read):
+            return Read(replace(node.tensor, dtype=of(node.tensor.dtype)), node.indices)
+        if isinstance(node, Apply):
+            return Apply(node.function, node.args, of(node.dtype))
+        if isinstance(node, Const):
+            return Const(node.value, of(node.dtype))
+        return Cast(node.arg, of(node.dtype)) if isinstance(node, Cast) else None
+
+    output = replace(compute.output, dtype=of(compute.output.dtype))
+    return replace(compute, output=output, body=transform(compute.body, rule))

@@ -28,13 +28,20 @@ class Searched:
     """The best tree of a dataflow with its analysis, None where no factors are legal; and how it was found.
 
     `problem` has the operators that the dataflow runs.
+    `per_step` is how many trees a step of the outcome's trace stands for, at most.
     """
 
     name: str
     problem: Problem
     tree: TileTree | None
     analysis: Analysis | None
-    outcome: Outcome[Factors]
+    outcome: Outcome[Any]
+    per_step: int = 1
+
+    @property
+    def evaluations(self) -> int:
+        """How many trees were looked at, at most."""
+        return len(self.outcome.trace.steps) * self.per_step
 
     def value(self, objective: Objective) -> float | None:
         return None if self.analysis is None else float(getattr(self.analysis, objective))
@@ -62,16 +69,21 @@ def search_dataflow(
     problem = dataflow.rewrite(problem)
     tree = dataflow.tree(problem, [level.name for level in resources.levels])
     space = TreeFactors(tree, problem, resources)
-    methods: Mapping[MethodName, Method[Factors]] = {"descent": Descent(space), "tree-search": TreeSearch(space)}
     notes = {"objective": objective, **(notes or {})}
     outcome = minimise(
-        TreeCost(space, resources, objective), methods[method], budget,
+        TreeCost(space, resources, objective), method_of(method, space), budget,
         seed=seed, trace=trace, notes=notes, progress=progress,
     )  # fmt: skip
     if outcome.best is None:
         return Searched(name, problem, None, None, outcome)
     found = space.filled(outcome.best)
     return Searched(name, problem, found, analyse(found, problem, resources), outcome)
+
+
+def method_of(name: MethodName, space: TreeFactors) -> Method[Factors]:
+    """The method of this name for the factors of a tree."""
+    methods: Mapping[MethodName, Method[Factors]] = {"descent": Descent(space), "tree-search": TreeSearch(space)}
+    return methods[name]
 
 
 def dram_words(analysis: Analysis) -> float:

@@ -153,7 +153,7 @@ class OpenTiles:
                     for dim, axis in enumerate(producer.axes):
                         if not self.problem.follows(read, consumer, dim):
                             shared -= self.problem.loops_of(producer.name, axis.name)
-        return [name for name in self._order if name in shared]
+        return [name for name in self._order if name in shared and name not in self._single]
 
     def _own(self, name: str, above: frozenset[str]) -> frozenset[str]:
         """The loops that an operator alone is cut along: one that a consumer's loop above moves follows that."""
@@ -164,6 +164,13 @@ class OpenTiles:
 
     def _sums(self, operators: Sequence[str]) -> set[str]:
         return {loop for name in operators for loop in self.problem.reductions(name)}
+
+    @cached_property
+    def _single(self) -> frozenset[str]:
+        """Loops of one step, which no tile needs."""
+        computes = self.problem.computes
+        sizes = [(self.problem.names[each.name, axis.name], axis.size) for each in computes for axis in each.loops]
+        return frozenset(name for name, size in sizes if size == 1) - {name for name, size in sizes if size > 1}
 
     @cached_property
     def _order(self) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from tilewright.graph.open_tiles import follows
 from tilewright.search.factors import divisors, prime_powers
 from tilewright.search.space import NoLegalPoint
 from tilewright.search.tree_search import completed
-from tilewright.tiles.legality import TooLarge, WrongCoverage, fit, violations
+from tilewright.tiles.legality import WrongCoverage, fit, violations
 from tilewright.tiles.notation import print_tree
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Resources
@@ -49,6 +49,7 @@ Factors: TypeAlias = tuple[int, ...]  #: of the open loops, in the order in whic
 OpenFactors: TypeAlias = tuple[int | None, ...]
 
 _TRIES = 8  # tables of draws in which enough legal rows are looked for
+_DIVES = 2  # decisions per open loop, after which a legal point is not looked for any longer, factor by factor
 _LEAST_ROWS = 64  # of a table
 
 
@@ -97,10 +98,15 @@ class TreeFactors:
 
     def refuses(self, factors: OpenFactors) -> bool:
         """Whether no completion of these factors is legal, as far as it shows."""
+        return self.reason(factors) is not None
+
+    def reason(self, factors: OpenFactors | None = None) -> str | None:
+        """Why no completion of these factors, or of none, is legal, as far as it shows; None where one may be."""
+        factors = (None,) * len(self._labels) if factors is None else factors
         broken = violations(
             self.filled(factors), self.problem, recompute=self.recompute, resources=self.resources
         )  # fmt: skip
-        return next(broken, None) is not None
+        return next((each.message for each in broken), None)
 
     @property
     def size(self) -> int:
@@ -114,14 +120,19 @@ class TreeFactors:
             yield tuple(table[number] for number in range(len(table)))
 
     def sample(self, numbers: Generator) -> Factors:
-        """One of the `completions` of no decision; where nearly all are refused, factors are decided one by one."""
+        """One of the `completions` of no decision; where nearly all are refused, factors are decided one by one.
+
+        Raises NoLegalPoint where a few ways to decide them lead to no legal point.
+        """
         start = self.start()
         found = None
         if start is not None:
             drawn = self.completions(start, 1, numbers)
-            found = drawn[0] if drawn else completed(self, start, numbers)
+            found = drawn[0] if drawn else completed(self, start, numbers, _DIVES * len(start))
         if found is None:
-            raise NoLegalPoint(f"no factors of {print_tree(self.open_tree)} are legal", help="more memory, or levels")
+            raise NoLegalPoint(
+                f"no factors of {print_tree(self.open_tree)} were found to be legal", help="more memory, or levels"
+            )
         return found
 
     def neighbours(self, point: Factors) -> Sequence[Factors | None]:
@@ -161,7 +172,8 @@ class TreeFactors:
 
     @cached_property
     def _start(self) -> OpenFactors | None:
-        return self._propagated((None,) * len(self._labels))
+        undecided = (None,) * len(self._labels)
+        return None if self.refuses(undecided) else self._propagated(undecided)
 
     def candidates(self, state: OpenFactors) -> Mapping[int, Sequence[int]]:
         """Divisors of what is left of the extent on every path through an open loop."""
@@ -269,13 +281,33 @@ class TreeFactors:
     @cached_property
     def _ones(self) -> frozenset[int]:
         """The open loops that run once in every legal tree: more steps break a rule, whatever the others are."""
-        found = set()
-        for number in range(len(self._labels)):
-            tree = self.filled(tuple(2 if other == number else None for other in range(len(self._labels))))
-            broken = violations(tree, self.problem, recompute=self.recompute, resources=self._unbounded)
-            if any(not isinstance(each, WrongCoverage | TooLarge) for each in broken):
-                found.add(number)
-        return frozenset(found)
+        unlimited = None if self.resources is None else self.resources.unlimited()
+
+        def breaks(numbers: Sequence[int]) -> bool:
+            """Whether a rule is broken where these loops have two steps; if one of them alone breaks it, all do."""
+            tree = self.filled(tuple(2 if number in numbers else None for number in range(len(self._labels))))
+            broken = violations(tree, self.problem, recompute=self.recompute, resources=unlimited)
+            return any(not isinstance(each, WrongCoverage) for each in broken)
+
+        def found(numbers: Sequence[int]) -> set[int]:
+            if not numbers or not breaks(numbers):
+                return set()
+            middle = len(numbers) // 2
+            return found(numbers[:middle]) | found(numbers[middle:]) if middle else set(numbers)
+
+        return frozenset(found(range(len(self._labels))) | self._too_large_alone())
+
+    def _too_large_alone(self) -> set[int]:
+        """The open loops whose least factor besides 1 is too large for the machine even if all others are 1."""
+        if self.resources is None or not self._labels:
+            return set()
+        names = [name for _, name in self._numbers]
+        table = np.ones((len(names), len(names)), np.int64)
+        for number, name in enumerate(names):
+            table[number, number] = next((prime for prime, _ in prime_powers(self._extents[name])), 1)
+        factors = {place: table[:, number] for number, place in enumerate(self._places)}
+        allowed = fit(self.open_tree, self.problem, self.resources, factors)
+        return set(np.flatnonzero(~np.broadcast_to(allowed, len(names))).tolist())
 
     @cached_property
     def _unbounded(self) -> Resources | None:

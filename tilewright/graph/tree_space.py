@@ -32,6 +32,12 @@ Genome: TypeAlias = tuple[Column, ...]
 _TRIES = 2000  # random genomes of which one has to be legal
 
 
+def spatial_levels(resources: Resources) -> frozenset[str]:
+    """The levels of a machine below one instance of which there are several instances or units."""
+    levels = resources.levels
+    return frozenset(level.name for number, level in enumerate(levels[:-1]) if resources.fanout(number + 1) != 1)
+
+
 @dataclass(frozen=True)
 class TreeSpace:
     """The genomes of a group of operators: a `Space` and a `Genomes`.

@@ -357,9 +357,10 @@ def registers(
 
 
 def _passing(shape: BlockShape, record: Intrinsic, machine: Gpu, loaded: tuple[bool, bool]) -> int:
-    """Registers of a thread for a k tile on its way to shared memory: one for each element that is `loaded`, and half of
-    one for its place where lanes share no scalar registers; where there are no asynchronous copies the words of the
-    others too.
+    """Registers of a thread for a k tile on its way to shared memory.
+
+    They are one for each element that is `loaded`, and half of one for its place where lanes share no scalar registers;
+    where there are no asynchronous copies the words of the others too.
     """
     copied = 0 if COPIES in machine.features else bits(record.sources[0].dtype)
     alone = REGISTER_BITS if machine.scalar_registers is not None else REGISTER_BITS * 3 // 2

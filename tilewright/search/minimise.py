@@ -159,10 +159,18 @@ class _Run(Generic[P]):
             if step.evaluation.valid and (self._best is None or step.evaluation.value < self._best[1].value):
                 self._best = batch.points[place], step.evaluation
             found.append(step.evaluation)
-            self._check_seconds(step.time)
+            if not self._at_once:
+                self._check_seconds(step.time)
+        if found:
+            self._check_seconds(self._steps[-1].time)
         if allowed < len(fresh):
             raise _Spent("evaluations")
         return found if batch.again else [self._known[key] for key in keys]
+
+    @property
+    def _at_once(self) -> bool:
+        """Whether all points of a batch are evaluated before the first answer is there."""
+        return self._executor is None and isinstance(self._cost, BatchCost)
 
     def _allowed(self, wanted: int) -> int:
         if self._budget.evaluations is None:
@@ -198,7 +206,8 @@ class _Run(Generic[P]):
 
     def _computed(self, points: Sequence[P]) -> Iterator[Evaluation]:
         """What the points cost, in their order; in workers all at the same time."""
-        if self._executor is None and isinstance(self._cost, BatchCost):
+        if self._at_once:
+            assert isinstance(self._cost, BatchCost)
             yield from (each.checked() for each in self._cost.batch(points))
             return
         if self._executor is None:

@@ -134,16 +134,28 @@ def one_by_one(space: Decisions[P, S], state: S, count: int, numbers: Generator)
     return [point for point in found if point is not None]
 
 
-def completed(space: Decisions[P, S], state: S, numbers: Generator) -> P | None:
-    """A random legal point with the decisions of a state, None where there is none; tries every choice if need be."""
+def completed(space: Decisions[P, S], state: S, numbers: Generator, most: int | None = None) -> P | None:
+    """A random legal point with the decisions of a state, None where there is none; tries every choice if need be.
+
+    With `most`, it gives up after so many decisions.
+    """
+    return _completed(space, state, numbers, [most])
+
+
+def _completed(space: Decisions[P, S], state: S, numbers: Generator, left: list[int | None]) -> P | None:
+    """As `completed`; `left` has the number of decisions that may still be taken."""
     undecided = space.candidates(state)
     if not undecided:
         return space.point(state)
     variable = min(undecided, key=lambda each: len(undecided[each]))
     values = undecided[variable]
     for place in numbers.permutation(len(values)):
+        if left[0] is not None:
+            if left[0] == 0:
+                return None
+            left[0] -= 1
         following = space.decide(state, variable, values[place])
-        found = None if following is None else completed(space, following, numbers)
+        found = None if following is None else _completed(space, following, numbers, left)
         if found is not None:
             return found
     return None

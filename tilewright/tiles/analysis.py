@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from tilewright.dataclass import dataclass
-from tilewright.expr import dtypes
-from tilewright.tiles.energy import access_energies, mac_energy
+from tilewright.expr.core import Compute
+from tilewright.tiles.energy import access_energies, energy_of_operation
 from tilewright.tiles.latency import Phases, phases, stepwise, words
 from tilewright.tiles.movement import Boundaries
 from tilewright.tiles.problem import Problem
@@ -151,7 +151,7 @@ class Analyser:
         operations = sum(every for every, _ in points.values())
         placed = {(loop.tile, loop.index): factor for loop, factor in point.factors.items()}
         units = processing_elements(topology.tree, placed)
-        energy = sum(every * self._operation_energy(op) for op, (every, _) in points.items())
+        energy = sum(every * energy_of_operation(topology.computes[op], resources) for op, (every, _) in points.items())
         held = footprints(topology.tree, topology.problem, dedupe=True, weight=footprint_bytes, factors=placed)
         uses = tuple(
             self._use(number, placed, traffic, times, held, {op: every for op, (every, _) in points.items()}, cycles)
@@ -172,14 +172,6 @@ class Analyser:
             traffic,
         )
 
-    def _operation_energy(self, op: str) -> float:
-        if self.resources.operation_energy_macs is not None:
-            return self.resources.operation_energy_macs
-        compute = self.topology.computes[op]
-        bits = [8 * dtypes.size_bytes(read.tensor.dtype) for read in compute.reads()][:2]
-        first = bits[0] if bits else 8 * dtypes.size_bytes(compute.output.dtype)
-        return mac_energy(first, bits[1] if len(bits) > 1 else first)
-
     def _use(
         self,
         number: int,
@@ -191,7 +183,7 @@ class Analyser:
         cycles: Number,
     ) -> LevelUse:
         topology, level = self.topology, self.topology.levels[number]
-        inner = traffic.at(level.name) if number < len(topology.levels) - 1 else self._operands(points)
+        inner = traffic.at(level.name) if number < len(topology.levels) - 1 else operands_of(topology.computes, points)
         outer = traffic.into(level.name)
         read, update = words(topology, level, inner, "loads"), words(topology, level, inner, "stores")
         fill = words(topology, level, outer, "fills")
@@ -229,16 +221,20 @@ class Analyser:
             slowdown = greatest(slowdown, times[place].cycles / greatest(times[place].inner, 1e-9))
         return slowdown
 
-    def _operands(self, points: Mapping[str, Number]) -> dict[str, Moved]:
-        """What the units read from the innermost level and write to it: every operand of every operation."""
-        reads: dict[str, Number] = {}
-        writes: dict[str, Number] = {}
-        for op, count in points.items():
-            compute = self.topology.computes[op]
-            for read in compute.reads():
-                reads[read.tensor.name] = reads.get(read.tensor.name, 0) + count
-            if compute.reduce:
-                reads[op] = reads.get(op, 0) + count
-            writes[op] = count
-        names = dict.fromkeys((*reads, *writes))
-        return {name: Moved(reads.get(name, 0), reads.get(name, 0), writes.get(name, 0)) for name in names}
+
+def operands_of(computes: Mapping[str, Compute], points: Mapping[str, Number]) -> dict[str, Moved]:
+    """What the units read from the innermost level and write to it: every operand of every operation.
+
+    `points` are evaluations by the name of the expression; a reduction reads what it adds to as well.
+    """
+    reads: dict[str, Number] = {}
+    writes: dict[str, Number] = {}
+    for op, count in points.items():
+        compute = computes[op]
+        for read in compute.reads():
+            reads[read.tensor.name] = reads.get(read.tensor.name, 0) + count
+        if compute.reduce:
+            reads[op] = reads.get(op, 0) + count
+        writes[op] = count
+    names = dict.fromkeys((*reads, *writes))
+    return {name: Moved(reads.get(name, 0), reads.get(name, 0), writes.get(name, 0)) for name in names}

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from math import sqrt
 
-from tilewright.tiles.resources import Level
+from tilewright.expr import dtypes
+from tilewright.expr.core import Compute
+from tilewright.tiles.resources import Level, Resources
 
 DRAM_MACS = 200.0
 LINE_END_KILOBYTES = 100.0
@@ -58,3 +60,15 @@ def access_energies(level: Level) -> tuple[float, float, str]:
     write = by_table if level.write_energy_macs is None else level.write_energy_macs
     stated = level.read_energy_macs is not None and level.write_energy_macs is not None
     return read, write, "machine" if stated else source
+
+
+def energy_of_operation(compute: Compute, resources: Resources) -> float:
+    """Energy of one evaluation of an expression: what the machine states, or a multiply-add of its first two operands.
+
+    An expression that reads one tensor has both operands of its width, one that reads none of its result's.
+    """
+    if resources.operation_energy_macs is not None:
+        return resources.operation_energy_macs
+    bits = [8 * dtypes.size_bytes(read.tensor.dtype) for read in compute.reads()][:2]
+    bits = bits or [8 * dtypes.size_bytes(compute.output.dtype)]
+    return mac_energy(bits[0], bits[-1])

@@ -8,6 +8,7 @@ in and is not counted.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from math import prod
 from typing import Any
@@ -88,6 +89,11 @@ class Resources:
         outside = self.levels[number - 1].instances
         count = self.units if number == len(self.levels) - 1 else self.levels[number].instances
         return None if count is None or outside is None else max(1, count // outside)
+
+    def unlimited(self) -> Resources:
+        """The same levels with any number of instances, bytes and units."""
+        levels = tuple(replace(level, capacity_bytes=None, instances=None) for level in self.levels)
+        return replace(self, levels=levels, units=None)
 
     def level(self, name: str) -> int | None:
         """The position of a level, 0 for the outermost."""
@@ -250,10 +256,18 @@ class _Slices:
 
     def __init__(self, tree: Node, problem: Problem, factors: Factors | None = None) -> None:
         self.tree, self.problem, self.factors = tree, problem, factors
+        self.known: dict[tuple[str, str, Path], Number] = {}
+        self.touched: dict[Path, dict[str, Number]] = {}
         self.places = {leaf.op: (path, leaf) for path, leaf in leaves(tree)}
         self.tiles = {path: node for path, node in walk(tree) if isinstance(node, Tile)}
 
     def outside(self, path: Path) -> dict[str, Number]:
+        """Elements of each tensor from outside the node at `path` that one execution of it touches."""
+        if path not in self.touched:
+            self.touched[path] = self._outside(path)
+        return self.touched[path]
+
+    def _outside(self, path: Path) -> dict[str, Number]:
         inside = [op for op, (place, _) in self.places.items() if place[: len(path)] == path]
         boxes: dict[str, list[Range]] = {}
         for op in inside:
@@ -296,6 +310,12 @@ class _Slices:
 
     def extent(self, op: str, axis: str, path: Path) -> Number:
         """How many values of a loop one execution of the node at `path` covers."""
+        key = (op, axis, path)
+        if key not in self.known:
+            self.known[key] = self._extent(op, axis, path)
+        return self.known[key]
+
+    def _extent(self, op: str, axis: str, path: Path) -> Number:
         compute = self.problem.compute(op)
         whole = next(int(a.extent) for a in compute.loops if a.name == axis)  # type: ignore[arg-type]
         if all(axis != a.name for a in compute.body_loops):

@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from tilewright.expr import dtypes
+from tilewright.expr.core import Tensor
 from tilewright.tiles.analysis import Analysis, LevelUse
-from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Level, Number
 
 BYTE_BITS = 8
 ENERGY_UNIT = "16-bit multiply-adds"
 
 
-def facts(analysis: Analysis, problem: Problem) -> dict[str, Any]:
-    """The analysis of one tree: numbers of elements are in words of their level."""
-    levels = {use.level.name: _level(use, problem) for use in analysis.levels}
+def facts(analysis: Analysis, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The analysis of one tree with these tensors: numbers of elements are in words of their level."""
+    levels = {use.level.name: _level(use, tensors) for use in analysis.levels}
     return {
         "cycles": float(analysis.cycles), "energy": float(analysis.energy), "energy_unit": ENERGY_UNIT,
         "utilisation": float(analysis.utilisation), "operations": int(analysis.operations),
@@ -24,7 +24,7 @@ def facts(analysis: Analysis, problem: Problem) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _level(use: LevelUse, problem: Problem) -> dict[str, Any]:
+def _level(use: LevelUse, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     level = use.level
     capacity = level.capacity_bytes
     moved = {"fill": use.fill, "read": use.read, "update": use.update}
@@ -36,7 +36,7 @@ def _level(use: LevelUse, problem: Problem) -> dict[str, Any]:
         "accesses": float(use.accesses), "energy": float(use.energy), "energy_source": use.energy_source,
         "slowdown": float(use.slowdown), "demand_words_per_cycle": float(use.demand_words_per_cycle),
         "tensors": {
-            name: {kind: _words(counts.get(name, 0), name, problem, level) for kind, counts in moved.items()}
+            name: {kind: _words(counts.get(name, 0), tensors[name], level) for kind, counts in moved.items()}
             for name in names
         },
     }  # fmt: skip
@@ -46,9 +46,8 @@ def _in_words(size: float, level: Level) -> float:
     return size * BYTE_BITS / level.word_bits
 
 
-def _words(elements: Number, tensor: str, problem: Problem, level: Level) -> float:
-    size = dtypes.size_bytes(problem.tensors()[tensor].dtype)
-    return _in_words(float(elements) * size, level)
+def _words(elements: Number, tensor: Tensor, level: Level) -> float:
+    return _in_words(float(elements) * dtypes.size_bytes(tensor.dtype), level)
 
 
 def rows(found: Mapping[str, Any]) -> list[list[str]]:

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from tests.random_graphs import graphs, random_inputs
 from tilewright.expr import Axis, Compute, Const, Expr, Graph, Read, Tensor
 from tilewright.expr.evaluate import evaluate
-from tilewright.expr.rewrite import inline, substitute, transform
+from tilewright.expr.rewrite import inline, substitute, transform, with_floats
+from tilewright.expr.text import parse_graph
 
 
 @settings(max_examples=100, deadline=None)
@@ -67,3 +68,17 @@ def test_transform_rebuilds_only_what_changes() -> None:
     assert found.children()[0] is expr.children()[0]
     assert transform(expr, lambda node: None) is expr
     assert transform(Const(1, "i64"), lambda node: i if isinstance(node, Const) else None) == i
+
+
+def test_with_floats_changes_floats_and_nothing_else() -> None:
+    (node,) = parse_graph("""
+        input x: f32[8]
+        input n: i32[8]
+        y: f32[i:8] = n[i] >= 3 ? max(x[i] * 1.5, 0.0) + f32(n[i]) : x[i]
+        output y
+    """).nodes
+    found = with_floats(node, "f16")
+    assert found.output.dtype == "f16"
+    assert [(tensor.name, tensor.dtype) for tensor in found.inputs()] == [("n", "i32"), ("x", "f16")]
+    assert with_floats(found, "f32") == node
+    assert with_floats(node, "f32") == node

@@ -181,7 +181,7 @@ def chain_of(computes: Sequence[Compute]) -> Chain:
 
     Raises NotAChain where there is no linear chain of at least one compute-intensive expression.
     """
-    computes = _with_own_names(_flattened(computes))
+    computes = with_own_names(_flattened(computes))
     problem = Problem.of(computes)
     groups = _groups(computes)
     resolver = _Resolver(problem)
@@ -258,7 +258,7 @@ def _moves_elements(compute: Compute, tensors: Sequence[Tensor]) -> bool:
     return moved and all(affine(index) is not None for read in compute.reads() for index in read.indices)
 
 
-def _with_own_names(computes: Sequence[Compute]) -> list[Compute]:
+def with_own_names(computes: Sequence[Compute]) -> list[Compute]:
     """The computes with another name for each loop that has the name of one that no tensor ties it to.
 
     `Problem` lets two loops share a name where no expression has both; the loops of a chain surround all of it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import combinations
 from math import prod
 
@@ -297,6 +298,17 @@ def test_drawn_trees_are_legal_in_all(name: str) -> None:
 # Both searches together -----------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class FactorCost:
+    """The cost of factors: that of the tree that they fill."""
+
+    space: TreeFactors
+    cost: Callable[[TileTree], Evaluation]
+
+    def __call__(self, point: Factors) -> Evaluation:
+        return self.cost(self.space.filled(point))
+
+
 def made_up(tree: TileTree) -> Evaluation:
     """A cost that falls with fusion and with equal factors: what each step keeps, and how uneven factors are."""
     held = footprints(tree, chain(2, 3, 2, 2))
@@ -306,16 +318,14 @@ def made_up(tree: TileTree) -> Evaluation:
 
 def test_a_genetic_search_with_tree_searches_inside_finds_what_exhaustive_search_does() -> None:
     space = TreeSpace(chain(2, 3, 2, 2), LEVELS[:2], resources=Resources((Level("L2"), Level("L1", 60))))
-
-    def cost(factors: TreeFactors) -> Callable[[Factors], Evaluation]:
-        return lambda point: made_up(factors.filled(point))
-
-    fitness = TreeFitness(space, cost, evaluations=10_000, rollouts=4)
+    fitness = TreeFitness(
+        space, lambda factors: FactorCost(factors, made_up), lambda factors: TreeSearch(factors, rollouts=4), 10_000
+    )
     best = None
     for genome in {space.repaired(genome) for genome in space.points()} - {None}:
         assert genome is not None
         factors = TreeFactors(space.tree(genome), space.problem, space.resources)
-        found = minimise(cost(factors), Exhaustive(factors)).evaluation
+        found = minimise(FactorCost(factors, made_up), Exhaustive(factors)).evaluation
         assert found is not None
         best = found.value if best is None else min(best, found.value)
     outcome = minimise(fitness, Genetic(space, population=6, keep=3, rounds=6))

@@ -27,6 +27,7 @@ from tilewright.reproduce.tileflow.study import chosen
 from tilewright.search.cost import Budget
 from tilewright.search.genetic import Genetic
 from tilewright.search.minimise import minimise
+from tilewright.search.tree_search import TreeSearch
 from tilewright.tiles.machines import resources
 from tilewright.tiles.problem import Problem
 
@@ -138,7 +139,9 @@ def report(layers: Sequence[str] = SHAPES, trials: int = EVALUATIONS) -> Report:
 
     names = tuple(level.name for level in machine.levels)
     space = TreeSpace(running(problem), names, frozenset(names[:-1]), machine)
-    fitness = TreeFitness(space, lambda each: TreeCost(each, machine), FACTORS_EACH, rollouts=100)
+    fitness = TreeFitness(
+        space, lambda each: TreeCost(each, machine), lambda each: TreeSearch(each, rollouts=100), FACTORS_EACH
+    )
     started = time.process_time()
     budget = Budget(max(1, trials // TREES_A_GENOME))
     bred = minimise(fitness, Genetic(space, POPULATION, rounds=GENERATIONS), budget).trace.steps

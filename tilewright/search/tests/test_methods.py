@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tilewright.search.cost import Budget, Evaluation
@@ -15,7 +16,7 @@ from tilewright.search.method import Method
 from tilewright.search.minimise import minimise
 from tilewright.search.random import Random
 from tilewright.search.tests.tiles import PRODUCTS, VALLEYS, Product, Valley
-from tilewright.search.tree_search import TreeSearch, infeasible, reward, upper_bound
+from tilewright.search.tree_search import TreeSearch, completed, infeasible, reward, upper_bound
 
 
 def methods(space: FactorSpace) -> list[Method[Table]]:
@@ -144,3 +145,19 @@ def test_a_fitness_may_be_a_search_of_its_own() -> None:
     outcome = minimise(inner, Genetic(outer, population=4, keep=2, rounds=5))
     assert outcome.evaluation is not None
     assert outcome.evaluation.value == 1.01
+
+
+def test_random_decisions_are_given_up_after_so_many() -> None:
+    taken = []
+
+    class Counted(FactorSpace):
+        def decide(self, state: Any, variable: Any, value: Any) -> Any:
+            taken.append(variable)
+            return super().decide(state, variable, value)
+
+    rows = (Row("m", 2**10, (None,) * 4), Row("n", 2**10, (None,) * 4))
+    space = Counted(rows, refuses=lambda table: all(None not in row for row in table))
+    start = space.start()
+    assert start is not None
+    assert completed(space, start, np.random.default_rng(0), 50) is None
+    assert len(taken) == 50

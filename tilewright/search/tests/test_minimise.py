@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from math import inf, nan
@@ -395,3 +395,21 @@ def test_a_trace_that_cannot_be_written_is_refused_before_the_search(kind: str, 
             pytest.skip("this user may write everywhere")
     with pytest.raises(InvalidArgument, match="cannot write"):
         minimise(_unasked, Random(SPACE), trace=path)
+
+
+def test_what_a_batch_answers_at_once_is_kept_although_the_time_is_over() -> None:
+    times = iter([0.0, 0.0, *([9.0] * 1000)])
+
+    class Batched:
+        def __call__(self, point: Table) -> Evaluation:
+            return COST(point)
+
+        def batch(self, points: Sequence[Table]) -> list[Evaluation]:
+            return [COST(point) for point in points]
+
+    method = Genetic(SPACE, population=12, rounds=3)
+    found = minimise(Batched(), method, Budget(seconds=1), clock=lambda: next(times))
+    assert (found.stopped, len(found.trace.steps)) == ("seconds", 12)
+    again = iter([0.0, 0.0, *([9.0] * 1000)])
+    one = minimise(COST, method, Budget(seconds=1), clock=lambda: next(again))
+    assert (one.stopped, len(one.trace.steps)) == ("seconds", 1)

@@ -1,0 +1,90 @@
+"""The search of order, mapping and factors together: what it finds, that it is repeatable, and that Ctrl-C ends it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tilewright.errors import InvalidArgument
+from tilewright.graph.chain.workloads import two_products
+from tilewright.graph.dataflow_search import search_dataflow
+from tilewright.graph.dataflows.layerwise import layerwise
+from tilewright.graph.genome_search import PER_GENOME, search_genomes
+from tilewright.graph.tests.test_network import SMALL
+from tilewright.search.cost import Budget
+from tilewright.search.space import NoLegalPoint
+from tilewright.search.trace import Step
+from tilewright.tiles.legality import violations
+from tilewright.tiles.problem import Problem
+from tilewright.tiles.resources import Level, Resources
+
+CHAIN = Problem.of(two_products(1, 16, 8, 8, 16, "f16"))
+
+
+@pytest.mark.parametrize("objective", ["cycles", "energy"])
+def test_a_fused_tree_is_found_that_beats_layers_apart(objective: str) -> None:
+    found = search_genomes("any", CHAIN, SMALL, Budget(evaluations=2000), objective=objective)  # type: ignore[arg-type]
+    apart = search_dataflow("Layerwise", layerwise, CHAIN, SMALL, Budget(evaluations=2000), objective=objective)  # type: ignore[arg-type]
+    value, layers = found.value(objective), apart.value(objective)  # type: ignore[arg-type]
+    assert value is not None
+    assert layers is not None
+    assert value < layers
+    assert found.tree is not None
+    assert list(violations(found.tree, CHAIN, resources=SMALL)) == []
+    assert 0 < found.evaluations <= 2000
+    assert found.outcome.best is not None
+    assert found.outcome.best[0][0] == "L1"  # where the result of the first product is staged
+
+
+def test_equal_budgets_and_seeds_give_equal_trees() -> None:
+    once, again = (search_genomes("any", CHAIN, SMALL, Budget(evaluations=600), seed=3) for _ in range(2))
+    assert once.tree == again.tree
+    assert [step.point for step in once.outcome.trace.steps] == [step.point for step in again.outcome.trace.steps]
+
+
+def test_monte_carlo_tree_search_may_look_for_the_factors() -> None:
+    found = search_genomes("any", CHAIN, SMALL, Budget(evaluations=500), method="tree-search")
+    assert found.tree is not None
+
+
+def test_few_evaluations_are_those_of_one_genome() -> None:
+    found = search_genomes("any", CHAIN, SMALL, Budget(evaluations=30))
+    assert len(found.outcome.trace.steps) == 1
+    assert found.evaluations == 30 < PER_GENOME
+
+
+def test_an_interruption_inside_a_genome_ends_the_whole_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilewright.graph.tree_cost import TreeCost
+
+    calls = []
+    batch = TreeCost.batch
+
+    def interrupted(self: TreeCost, points: object) -> object:
+        calls.append(points)
+        if len(calls) == 6:
+            raise KeyboardInterrupt
+        return batch(self, points)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(TreeCost, "batch", interrupted)
+    found = search_genomes("any", CHAIN, SMALL, Budget(evaluations=4000))
+    assert found.outcome.stopped == "interrupted"
+    assert len(found.outcome.trace.steps) < 6
+
+
+def test_a_search_goes_on_with_its_trace(tmp_path: Path) -> None:
+    told: list[Step] = []
+    budget = Budget(evaluations=500)
+    once = search_genomes("any", CHAIN, SMALL, budget, trace=tmp_path / "trace", progress=told.append)
+    count = len(told)
+    again = search_genomes("any", CHAIN, SMALL, budget, trace=tmp_path / "trace", progress=told.append)
+    assert len(told) == count > 0
+    assert once.tree == again.tree
+
+
+def test_nothing_legal_and_too_few_levels_are_said() -> None:
+    tiny = Resources((SMALL.levels[0], Level("L1", 2, instances=1), SMALL.levels[2]), units=16)
+    with pytest.raises(NoLegalPoint, match="no genome of C, E is legal"):
+        search_genomes("any", CHAIN, tiny, Budget(evaluations=100))
+    with pytest.raises(InvalidArgument, match="over the levels DRAM"):
+        search_genomes("any", CHAIN, Resources(SMALL.levels[:1]), Budget(evaluations=100))
