@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from llvmlite import ir
 
+from tests.covering import rows
 from tilewright.codegen.cpu.target import Target
 from tilewright.codegen.math import MATH, coefficients
 from tilewright.codegen.math.trigonometric import TRIGONOMETRIC_LIMIT
@@ -346,15 +347,13 @@ def test_fast_lanes_keep_their_bits_beside_a_large_angle() -> None:
 
 
 @pytest.mark.parametrize("machine_name", MACHINES)
-@pytest.mark.parametrize("level", [0, 3])
-def test_no_library_is_called(machine_name: str, level: int, tmp_path: Any) -> None:
+def test_no_library_is_called(machine_name: str) -> None:
     machine = resolve_cpu(machine_name)
-    for name in MATH:
-        for element, lanes in (("f32", machine.vector_bits // 32), ("f32", 0), ("f64", 3)):
-            for target in (target_for(machine), None):
-                module = module_for(name, element, lanes, target)
-                parsed, backend = optimised(module, machine, level)
-                assert undefined_symbols(backend.emit_object(parsed)) == [], (name, element, lanes)
+    kinds = (("f32", machine.vector_bits // 32), ("f32", 0), ("f64", 3))
+    for name, (element, lanes), target, level in rows(MATH, kinds, (target_for(machine), None), (0, 3)):
+        module = module_for(name, element, lanes, target)
+        parsed, backend = optimised(module, machine, level)
+        assert undefined_symbols(backend.emit_object(parsed)) == [], (name, element, lanes, level)
 
 
 def undefined_symbols(content: bytes) -> list[str]:

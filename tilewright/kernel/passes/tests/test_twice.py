@@ -49,12 +49,15 @@ def targeted(text: str, machine: str) -> ModuleOp:
 
 @cache
 def steps(name: str, machine: str) -> tuple[tuple[str, str, str, str], ...]:
-    """Of every pass its name, and the program before it, after it, and after another time."""
+    """Of every pass that changes the program its name, and the program before it, after it, and after another time."""
     module, found = targeted(PROGRAMS[name], machine), []
     before = print_module(module)
     for each in pipeline("gpu", options=SETTINGS):
         each.apply(Context(), module)
-        after, again = print_module(module), module.clone()
+        after = print_module(module)
+        if after == before:  # the other time would be the same
+            continue
+        again = module.clone()
         each.apply(Context(), again)
         verify(again)
         found.append((each.name, before, after, print_module(again)))
@@ -70,7 +73,7 @@ def test_twice_is_once(name: str, machine: str) -> None:
 
 def test_every_pass_of_gpus_changes_one_of_these_programs() -> None:
     """So that the test above says something of each."""
-    changed = {each for case in CASES for each, before, after, _ in steps(*case) if before != after}
+    changed = {each for case in CASES for each, *_ in steps(*case)}
     others = {"pad-tiles", "hoist-accumulators", "tensor-stores", "prefetch-fragments"}
     assert changed >= {each.name for each in PIPELINES["gpu"]} - others
 

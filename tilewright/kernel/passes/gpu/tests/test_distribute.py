@@ -141,7 +141,7 @@ def test_products_on_matrix_instructions(
 # Loads that run ahead ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.covering
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("stages", [2, 3, 4])
 @pytest.mark.parametrize("depth", [16, 32, 64, 112])
 @pytest.mark.parametrize("warps", [1, 4])
