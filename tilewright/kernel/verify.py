@@ -29,6 +29,7 @@ from xdsl.utils.exceptions import VerifyException
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import bulk_stores, circular_buffer, simt
 from tilewright.kernel.dialect import (
+    BroadcastOp,
     FirstOp,
     FuncOp,
     GatherOp,
@@ -37,6 +38,7 @@ from tilewright.kernel.dialect import (
     LoadOp,
     MainOp,
     PrefetchOp,
+    ReshapeOp,
     SliceOp,
     StageOp,
     StoreOp,
@@ -57,8 +59,10 @@ VIEW_OPERANDS: dict[type[Operation], tuple[int, ...]] = {
     **simt_async.VIEW_OPERANDS,
 }  # fmt: skip
 
+_BY_TYPES = frozenset((*ELEMENT, arith.ConstantOp, BroadcastOp, ReshapeOp, simt.PartOp, simt.JoinOp))
+"""Operations whose rules read types and attributes, no more."""
 _HELD: set[tuple[object, ...]] = set()
-"""Element operations whose rules hold, as types and attributes: most of those in a program are alike."""
+"""Such operations whose rules hold, as types and attributes: most of those in a program are alike."""
 _MOST_HELD = 10_000
 
 
@@ -72,6 +76,15 @@ class Checked:
     def __init__(self) -> None:
         self._read: dict[int, tuple[object, ...]] = {}
         self._stated: dict[int, tuple[object, ...]] = {}
+        self._module: list[object] = []  # everything that a module holds which was found valid
+
+    def is_valid(self, module: list[object]) -> bool:
+        """Whether a module holds what one held that was found valid."""
+        return len(module) == len(self._module) and all(map(is_, module, self._module))
+
+    def note_valid(self, module: list[object]) -> None:
+        """The module that holds this is valid."""
+        self._module = module
 
     def stated(self, op: Operation) -> tuple[object, ...]:
         """What an operation states: types of its results, attributes, properties. The same tuple until one changes."""
@@ -100,13 +113,38 @@ def verify(module: ModuleOp, where: Callable[[Operation], str] | None = None, ch
     `where` gives the place of an operation, for the error. `checked` holds operations of an earlier check, whose own
     rules are not checked again unless they have changed; it is brought up to date.
     """
-    checker = _Checker(where or (lambda op: ""), Checked() if checked is None else checked)
-    checker.operation(module, set())
+    if checked is None:
+        _Checker(where, Checked()).operation(module, set())
+        return
+    held = _held(module)
+    if not checked.is_valid(held):
+        _Checker(where, checked).operation(module, set())
+        checked.note_valid(held)
+
+
+def _held(op: Operation) -> list[object]:
+    """All that a program consists of: operations, their operands and types, attributes, properties, and blocks."""
+    found: list[object] = [op, *op.attributes.values(), *op.properties.values()]
+    for region in op.regions:
+        for block in region.blocks:
+            found.append(block)
+            found += [argument.type for argument in block.args]
+            child = block.first_op
+            while child is not None:
+                found += (child, child._operands)
+                found += [result.type for result in child.results]
+                if child.regions:
+                    found += _held(child)
+                else:
+                    found += child.attributes.values()
+                    found += child.properties.values()
+                child = child.next_op
+    return found
 
 
 class _Checker:
-    def __init__(self, where: Callable[[Operation], str], checked: Checked) -> None:
-        self.where = where
+    def __init__(self, where: Callable[[Operation], str] | None, checked: Checked) -> None:
+        self.where = where or (lambda op: "")
         self.checked = checked
         self.kernel: Operation | None = None  # around the operation that is checked
         self.asked: tuple[object, ...] = ()  # what that kernel states
@@ -225,8 +263,8 @@ def _verify_vocabulary(op: Operation) -> None:
 
 
 def _verify_alone(op: Operation, operands: tuple[SSAValue, ...]) -> None:
-    """The rules of the operation's definition. Of an element operation they read types and attributes, no more."""
-    if type(op) not in ELEMENT:
+    """The rules of the operation's definition."""
+    if type(op) not in _BY_TYPES:
         op.verify_()
         return
     types = (*[operand.type for operand in operands], None, *[result.type for result in op.results])

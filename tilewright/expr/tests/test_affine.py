@@ -71,7 +71,7 @@ def test_constants_whose_sum_has_no_type_stay_two(sign: int) -> None:
     assert simplify(expr) == expr
 
 
-@settings(max_examples=tries(80, full=200), deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.one_of(index, condition))
 def test_simplify_keeps_every_value(expr: Expr) -> None:
     assert np.array_equal(all_values(simplify(expr)), all_values(expr))
@@ -125,7 +125,7 @@ def test_what_ranges_decide(expr: Expr, expected: Expr) -> None:
     assert simplify(expr) == expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(15, full=60), deadline=None)
 @given(computes(points=500), st.integers(0, 99))
 def test_simplify_keeps_what_a_compute_computes(compute: Compute, seed: int) -> None:
     simple = Compute(compute.output, compute.axes, simplify(compute.body), compute.reduce, compute.accum)
