@@ -31,8 +31,8 @@ def test_a_batch_runs_in_a_process_of_its_own() -> None:
 
 @pytest.mark.parametrize("batch", some(range(8), 3))
 def test_tile_programs_of_blocks(batch: int) -> None:
-    """25 each, the first of them down to machine code."""
-    for case in range(25 * batch, 25 * batch + 25):
+    """The first of 25 down to machine code."""
+    for case in some(range(25 * batch, 25 * batch + 25), 10):
         rng = fuzz.Random(f"small {case}")
         try:
             fuzz_blocks.try_blocks(rng, size=4, code=case % 25 == 0)

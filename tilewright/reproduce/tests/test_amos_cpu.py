@@ -20,7 +20,7 @@ from tilewright.reproduce.amos.operators import Configuration
 from tilewright.reproduce.experiment import find
 from tilewright.runtime.module import Module
 
-SMALL = Configuration("C2D", {"batch": 1, "c": 8, "size": 9, "k": 64, "kernel": 3, "stride": 2, "pad": 1})
+SMALL = Configuration("C2D", {"batch": 1, "c": 8, "size": 5, "k": 32, "kernel": 3, "stride": 2, "pad": 1})
 
 
 def layer(name: str, mapping: str, joint: float, *others: float) -> Layer:

@@ -251,6 +251,7 @@ def test_normal_distribution_at_every_magnitude(sign: int) -> None:
     assert errors.max() <= 3.5, worst(errors, got, x, x)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("told", [True, False], ids=["told", "portable"])
 @pytest.mark.parametrize("name", MATH)
 def test_double_within_bound(name: str, told: bool) -> None:
@@ -260,6 +261,7 @@ def test_double_within_bound(name: str, told: bool) -> None:
     assert errors.max() <= ULPS[name][1], worst(errors, got, x, y)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("machine_name", ["x86-64-v2", "x86-64-v3", "x86-64-v4"])
 @pytest.mark.parametrize("name", MATH)
 def test_other_machines_within_bound(name: str, machine_name: str) -> None:
@@ -272,6 +274,7 @@ def test_other_machines_within_bound(name: str, machine_name: str) -> None:
         assert errors.max() <= ULPS[name][element == "f64"], worst(errors, got, x, y)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("lanes", [0, 1, 3, 4, 5, 32])
 @pytest.mark.parametrize("name", MATH)
 def test_any_number_of_lanes_gives_the_same_bits(name: str, lanes: int) -> None:
