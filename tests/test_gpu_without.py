@@ -60,8 +60,8 @@ def product(m: int, n: int, k: int, dtype: str, transpose_b: bool = False) -> Ca
 
 
 def convolution(b: GraphBuilder) -> Tensor:
-    weights = (np.random.default_rng(1).integers(-3, 4, (9, 8, 3, 3)) / 8).astype(np.float16)
-    return elementwise.relu(conv.conv(b.input("x", (1, 8, 7, 6), "f16"), b.constant(weights), pads=1, strides=2))
+    weights = (np.random.default_rng(1).integers(-3, 4, (9, 24, 3, 3)) / 8).astype(np.float16)
+    return elementwise.relu(conv.conv(b.input("x", (1, 24, 7, 6), "f16"), b.constant(weights), pads=1, strides=2))
 
 
 def biased(b: GraphBuilder) -> Tensor:

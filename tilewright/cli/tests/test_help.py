@@ -26,7 +26,7 @@ from tilewright.runtime import calibrate
 from tilewright.runtime.artifact import Artifact
 
 #: Commands that take minutes, need a device, or input that only their users have: they are parsed.
-PARSED = ("reproduce", "calibrate", "emulate", "validate", "bench", "demo", "doctor")
+PARSED = ("reproduce", "calibrate", "emulate", "validate", "bench", "demo", "doctor", "search")
 
 
 PRODUCT = """

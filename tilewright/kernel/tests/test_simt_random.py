@@ -65,6 +65,7 @@ def test_orders_agree(seed: int) -> None:
 @pytest.mark.parametrize("one", PASSES, ids=lambda each: each.name)
 @settings(max_examples=tries(3, full=15), deadline=None)
 @example(seed=13773479)  # a factor of a product is the sum of another
+@example(seed=6)  # what an atomic operation gives back is not used
 @given(SEEDS)
 def test_pass_keeps_every_bit(one: ModulePass, seed: int) -> None:
     kernel = random_distributed(seed)
