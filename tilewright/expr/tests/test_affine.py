@@ -93,7 +93,7 @@ def test_bounds_contain_every_value(expr: Expr) -> None:
     assert values.max() <= high
 
 
-@settings(max_examples=tries(50, full=100), deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(linear)
 def test_affine_form_has_the_same_values_and_its_bounds_are_attained(expr: Expr) -> None:
     form = affine(expr)
