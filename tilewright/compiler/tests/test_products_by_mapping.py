@@ -95,6 +95,7 @@ TYPES = [
 ]  # fmt: skip
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("graph_of", [product, convolution])
 @pytest.mark.parametrize("types", TYPES, ids="-".join)
 def test_the_next_best_instruction_runs_when_one_is_taken_away(

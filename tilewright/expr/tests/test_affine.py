@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.covering import tries
 from tests.random_graphs import computes, random_inputs
 from tilewright.expr import Axis, Compute, Const, Expr, Tensor, apply, const, select
 from tilewright.expr import affine as affine_module
@@ -77,14 +76,14 @@ def test_simplify_keeps_every_value(expr: Expr) -> None:
     assert np.array_equal(all_values(simplify(expr)), all_values(expr))
 
 
-@settings(max_examples=tries(80, full=200), deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(index)
 def test_simplify_twice_keeps_every_value(expr: Expr) -> None:
     once = simplify(expr)
     assert np.array_equal(all_values(simplify(once)), all_values(once))
 
 
-@settings(max_examples=tries(80, full=200), deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(index)
 def test_bounds_contain_every_value(expr: Expr) -> None:
     low, high = bounds(expr)
@@ -125,7 +124,7 @@ def test_what_ranges_decide(expr: Expr, expected: Expr) -> None:
     assert simplify(expr) == expected
 
 
-@settings(max_examples=tries(15, full=60), deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(computes(points=500), st.integers(0, 99))
 def test_simplify_keeps_what_a_compute_computes(compute: Compute, seed: int) -> None:
     simple = Compute(compute.output, compute.axes, simplify(compute.body), compute.reduce, compute.accum)
