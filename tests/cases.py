@@ -6,6 +6,7 @@ import os
 from collections.abc import Hashable
 
 import pytest
+from hypothesis import settings
 
 from tests import covering
 
@@ -21,6 +22,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--full"):
         os.environ["TILEWRIGHT_FULL"] = "1"
         covering.FULL = True
+    settings.register_profile("tilewright", max_examples=covering.tries(25, full=100))
+    settings.load_profile("tilewright")
 
 
 @pytest.hookimpl(trylast=True)  # of the tests that -k and -m leave

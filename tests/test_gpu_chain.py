@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.working_passes import working_passes
+from tests.working_passes import share, working_passes
 from tilewright.codegen.nvptx import ptxas
 from tilewright.codegen.nvptx.pipeline import PtxCode, generate
 from tilewright.codegen.nvptx.target import Target
@@ -35,9 +35,20 @@ def compiled(text: str, cpu: str, disable: Sequence[str] = ()) -> PtxCode:
 
 def check(text: str, arrays: Sequence[np.ndarray], cpu: str, exact: bool = True, disable: Sequence[str] = ()) -> Any:
     """The counts of a run in the emulator that found nothing, and gave what the interpreter gives on whole tiles."""
-    wanted, found = ([array.copy() for array in arrays] for _ in range(2))
+    return check_code(compiled(text, cpu, disable), arrays, interpreted(text, arrays), exact)
+
+
+def interpreted(text: str, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The arrays after a run of the program on whole tiles."""
+    wanted = [array.copy() for array in arrays]
     run_kernel(parse_module(text), "k", wanted)
-    run = emulated.run_kernel(compiled(text, cpu, disable), "k", found)
+    return wanted
+
+
+def check_code(code: PtxCode, arrays: Sequence[np.ndarray], wanted: Sequence[np.ndarray], exact: bool = True) -> Any:
+    """The counts of a run in the emulator that found nothing, and gave these arrays."""
+    found = [array.copy() for array in arrays]
+    run = emulated.run_kernel(code, "k", found)
     assert run.diagnostics == []
     for one, other in zip(wanted, found, strict=True):
         if exact:
@@ -91,7 +102,7 @@ def test_lanes_of_a_warp_exchange_what_they_hold(element: str, dtype: type) -> N
     check(text, [values, np.zeros_like(values)], "sm_80")
 
 
-@pytest.mark.covering
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("ahead", [True, False], ids=["copies ahead", "one buffer"])
 @pytest.mark.parametrize("block", [(64, 64, 32), (128, 64, 64), (32, 32, 16)], ids=str)
@@ -100,11 +111,11 @@ def test_products_through_matrix_loads(block: tuple[int, int, int], ahead: bool,
     m, n, k = 128, 64, 128
     a, b = (RNG.integers(-3, 4, size).astype(np.float16) for size in (m * k, k * n))
     text, disable = programs.matmul((m, n, k), block), () if ahead else ("pipeline-loads",)
-    counts = check(text, [a, b, np.zeros(m * n, np.float32)], cpu, disable=disable)
-    ptx = compiled(text, cpu, disable).ptx
-    assert "ldmatrix.sync.aligned.m8n8.x4.shared.b16" in ptx
-    assert "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16" in ptx
-    assert ("cp.async" in ptx) == ahead
+    arrays, code = [a, b, np.zeros(m * n, np.float32)], compiled(text, cpu, disable)
+    counts = check_code(code, arrays, interpreted(text, arrays))
+    assert "ldmatrix.sync.aligned.m8n8.x4.shared.b16" in code.ptx
+    assert "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16" in code.ptx
+    assert ("cp.async" in code.ptx) == ahead
     assert counts.total("shared", "conflicts") == 0
     assert counts.total("global", "transactions") == counts.total("global", "fewest")
     if ahead:  # every row of a tile is copied as a whole: its lines of 128 bytes are touched once
@@ -113,23 +124,25 @@ def test_products_through_matrix_loads(block: tuple[int, int, int], ahead: bool,
 
 
 @pytest.mark.parametrize(
-    ("text", "sizes"),
+    ("part", "text", "sizes"),
     [
-        (programs.matmul((64, 64, 64), (64, 32, 32)), (64, 64, 64)),
-        (programs.ragged_matmul((70, 45, 52), (64, 32, 32)), (70, 45, 52)),
+        (0, programs.matmul((64, 64, 64), (64, 32, 32)), (64, 64, 64)),
+        (1, programs.ragged_matmul((70, 45, 52), (64, 32, 32)), (70, 45, 52)),
     ],
     ids=["whole", "ragged"],
 )
-def test_every_optimisation_can_be_switched_off(text: str, sizes: tuple[int, int, int]) -> None:
-    """On whole tiles and on a size that no tile divides: each of those that change the program."""
+def test_every_optimisation_can_be_switched_off(part: int, text: str, sizes: tuple[int, int, int]) -> None:
+    """On whole tiles and on a size that no tile divides: each of those that change the program, on one of them."""
     m, n, k = sizes
     a, b = (RNG.integers(-3, 4, size).astype(np.float16) for size in (m * k, k * n))
     module = parse_module(text)
     module.attributes["tile.target"] = Target("sm_80", ("ptx80",)).attribute()
     working = working_passes(module)
     assert set(working) >= {"pipeline-loads", "allocate-shared", "barriers", "cse"}
-    for name in working:
-        check(text, [a, b, np.zeros(m * n, np.float32)], "sm_80", disable=(name,))
+    arrays = [a, b, np.zeros(m * n, np.float32)]
+    wanted = interpreted(text, arrays)
+    for name in share(working, part, 2):
+        check_code(compiled(text, "sm_80", (name,)), arrays, wanted)
 
 
 def test_the_same_program_gives_the_same_text() -> None:

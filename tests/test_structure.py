@@ -195,6 +195,8 @@ def test_the_table_in_the_documentation_is_this_one() -> None:
 
 def target_names(source: str, names: re.Pattern[str] = TARGET_NAMES) -> list[str]:
     """Names of targets among the identifiers and texts of a module; comments and docstrings may give examples."""
+    if not names.search(source):
+        return []
     tree = ast.parse(source)
     owners = (ast.Module, ast.ClassDef, ast.FunctionDef)
     docstrings = {

@@ -8,6 +8,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
+from tests.covering import FULL
 from tilewright.kernel.passes.table import OPTIMISATIONS, pipeline
 from tilewright.kernel.text import print_module
 
@@ -26,3 +27,11 @@ def working_passes(module: ModuleOp, passes: Sequence[ModulePass] | None = None)
             found.append(each.name)
         before = after
     return list(dict.fromkeys(found))
+
+
+def share(names: Sequence[str], number: int, of: int) -> list[str]:
+    """Those of the optimisations that part `number` of `of` parts tries; all with `--full`.
+
+    Programs that are tried without the same optimisations take a part each.
+    """
+    return [name for name in names if FULL or OPTIMISATIONS.index(name) % of == number]

@@ -136,16 +136,28 @@ class Clocks:
         return np.asarray(found)
 
     def ordered_group(self, block: Array, thread: Array, warp: Array, time: Array) -> Array:
-        """As `ordered`, for a product of the warpgroup from `warp` of the cluster on: one of its threads is enough."""
+        """As `ordered`, for a product of the warpgroup from `warp` of the cluster on: one of its threads is enough.
+
+        Arrays of one axis.
+        """
         found = time <= self.block_floor[block]
         column = block % self.cluster * self.threads + thread
         if self.cluster > 1:
             found = (found & self._same_block(block, 32 * warp)) | (time <= self.cluster_floor[block])
         found |= column // 128 == warp // 4
-        if self.matrix is not None:
-            lanes = np.minimum(warp[..., None] * 32 + np.arange(128), self.members - 1)
-            found |= time <= self.matrix[block[..., None], thread[..., None], lanes].max(axis=-1)
+        if self.matrix is not None and not found.all():
+            late = ~found
+            found[late] = time[late] <= self._known_of_groups(block[late], thread[late], warp[late])
         return np.asarray(found)
+
+    def _known_of_groups(self, block: Array, thread: Array, warp: Array) -> Array:
+        """The latest time of any thread of the warpgroup from `warp` on that `thread` knows of; few are different."""
+        matrix, warps = self.need_matrix(), self.members // 32
+        different, where = np.unique((block * self.threads + thread) * warps + warp, return_inverse=True)
+        positions, first = np.divmod(different, warps)
+        lanes = np.minimum(first[:, None] * 32 + np.arange(128), self.members - 1)
+        known = matrix[(positions // self.threads)[:, None], (positions % self.threads)[:, None], lanes].max(axis=1)
+        return np.asarray(known[where.reshape(block.shape)])
 
     def ordered_warp(self, block: Array, thread: Array, warp: Array, lanes: Array, time: Array) -> Array:
         """As `ordered`, for what those lanes of a warp of the cluster did whose bits are set; arrays of one axis."""

@@ -110,13 +110,22 @@ def multiply(
     fraction = unit.fraction
     if kinds[0] in ("e4m3", "e5m2"):
         width, fraction = 2 * unit.bits16, unit.fraction8
-    exponents_a = _exponents(a, _LEAST_EXPONENT[kinds[0]])
-    exponents_b = _exponents(b, _LEAST_EXPONENT[kinds[1]])
+    limit = 2.0**fraction
+    whole = _largest_whole(a) * _largest_whole(b) < limit
     for start in range(0, a.shape[2], width):
         part = slice(start, start + width)
-        exponents = exponents_a[:, :, part], exponents_b[:, part]
-        c = block_sum(a[:, :, part], b[:, part], c, exponents, fraction, result)
+        left, right = a[:, :, part], b[:, part]
+        if whole and _largest_whole(c) < limit and not np.signbit(c[c == 0]).any():
+            c = _narrow(c + left @ right, result)  # alignment cuts nothing of whole numbers below the limit
+            continue
+        exponents = _exponents(left, _LEAST_EXPONENT[kinds[0]]), _exponents(right, _LEAST_EXPONENT[kinds[1]])
+        c = block_sum(left, right, c, exponents, fraction, result)
     return c
+
+
+def _largest_whole(values: Array) -> float:
+    """The largest magnitude of whole numbers; infinity where one is none."""
+    return float(np.abs(values).max(initial=0.0)) if (np.rint(values) == values).all() else np.inf
 
 
 def multiply_unpacked(a: Array, b: Array, c: Array, result: str, unit: Unit) -> Array:
@@ -163,8 +172,12 @@ def block_sum(a: Array, b: Array, c: Array, exponents_of: tuple[Array, Array], f
     if not np.isfinite(found).all() or not np.isfinite(c).all():
         plain = terms.sum(axis=-1) + c
         found = np.where(np.isfinite(plain) & np.isfinite(found), found, plain)
-    narrow = to_f16(found) if result == "f16" else to_f32(found, "rz")
-    return narrow.astype(np.float64)
+    return _narrow(found, result)
+
+
+def _narrow(values: Array, result: str) -> Array:
+    """What a result of f16 or f32 keeps of sums."""
+    return (to_f16(values) if result == "f16" else to_f32(values, "rz")).astype(np.float64)
 
 
 def _integers(a: Array, b: Array, c: Array, saturate: bool, bits: str) -> Array:

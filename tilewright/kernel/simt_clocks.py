@@ -141,10 +141,11 @@ class Clocks(Seen):
         if kind == READ:
             seen.read[units, warps] = self.now
             return None
-        for other in range(self.warps):
-            late = (warps != other) & (seen.read[units, other] > self.known[warps, other])
-            if late.any():
-                return "reads", int(np.flatnonzero(late)[0]), other
+        unknown = seen.read[units, : self.warps] > self.known[warps, : self.warps]
+        if unknown.any():
+            unknown &= warps[:, None] != np.arange(self.warps)
+            for other in np.flatnonzero(unknown.any(axis=0)).tolist()[:1]:
+                return "reads", int(np.flatnonzero(unknown[:, other])[0]), other
         seen.written[units], seen.writer[units] = self.now, warps
         return None
 

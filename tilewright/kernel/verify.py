@@ -29,6 +29,7 @@ from xdsl.utils.exceptions import VerifyException
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import bulk_stores, circular_buffer, simt
 from tilewright.kernel.dialect import (
+    BroadcastOp,
     FirstOp,
     FuncOp,
     GatherOp,
@@ -37,6 +38,7 @@ from tilewright.kernel.dialect import (
     LoadOp,
     MainOp,
     PrefetchOp,
+    ReshapeOp,
     SliceOp,
     StageOp,
     StoreOp,
@@ -57,8 +59,10 @@ VIEW_OPERANDS: dict[type[Operation], tuple[int, ...]] = {
     **simt_async.VIEW_OPERANDS,
 }  # fmt: skip
 
+_BY_TYPES = frozenset((*ELEMENT, arith.ConstantOp, BroadcastOp, ReshapeOp, simt.PartOp, simt.JoinOp))
+"""Operations whose rules read types and attributes, no more."""
 _HELD: set[tuple[object, ...]] = set()
-"""Element operations whose rules hold, as types and attributes: most of those in a program are alike."""
+"""Such operations whose rules hold, as types and attributes: most of those in a program are alike."""
 _MOST_HELD = 10_000
 
 
@@ -66,20 +70,41 @@ class Checked:
     """Operations whose own rules were found to hold, with everything that these rules read.
 
     Only operations of kernels without regions: rules of other operations read what is inside, or other kernels.
+    Operations are told apart by `id`; each is kept, so that no other one gets its number.
     """
 
     def __init__(self) -> None:
-        self._read: dict[Operation, tuple[object, ...]] = {}
+        self._read: dict[int, tuple[object, ...]] = {}
+        self._stated: dict[int, tuple[object, ...]] = {}
+        self._module: list[object] = []  # everything that a module holds which was found valid
+
+    def is_valid(self, module: list[object]) -> bool:
+        """Whether a module holds what one held that was found valid."""
+        return len(module) == len(self._module) and all(map(is_, module, self._module))
+
+    def note_valid(self, module: list[object]) -> None:
+        """The module that holds this is valid."""
+        self._module = module
+
+    def stated(self, op: Operation) -> tuple[object, ...]:
+        """What an operation states: types of its results, attributes, properties. The same tuple until one changes."""
+        types = [result.type for result in op.results]
+        stated = (op, *types, *op.attributes, *op.attributes.values(), *op.properties.values())
+        before = self._stated.get(id(op))
+        if before is not None and len(before) == len(stated) and all(map(is_, before, stated)):
+            return before
+        self._stated[id(op)] = stated
+        return stated
 
     def holds(self, op: Operation, read: tuple[object, ...]) -> bool:
         """Whether nothing that the rules of an operation read has changed since it was noted."""
-        before = self._read.get(op)
+        before = self._read.get(id(op))
         return before is not None and len(before) == len(read) and all(map(is_, before, read))
 
     def note(self, op: Operation, read: tuple[object, ...]) -> None:
         """The rules hold for the operation as it is now."""
         if not op.regions:
-            self._read[op] = read
+            self._read[id(op)] = read
 
 
 def verify(module: ModuleOp, where: Callable[[Operation], str] | None = None, checked: Checked | None = None) -> None:
@@ -88,18 +113,43 @@ def verify(module: ModuleOp, where: Callable[[Operation], str] | None = None, ch
     `where` gives the place of an operation, for the error. `checked` holds operations of an earlier check, whose own
     rules are not checked again unless they have changed; it is brought up to date.
     """
-    checker = _Checker(where or (lambda op: ""), Checked() if checked is None else checked)
-    checker.operation(module, set())
+    if checked is None:
+        _Checker(where, Checked()).operation(module, set())
+        return
+    held = _held(module)
+    if not checked.is_valid(held):
+        _Checker(where, checked).operation(module, set())
+        checked.note_valid(held)
+
+
+def _held(op: Operation) -> list[object]:
+    """All that a program consists of: operations, their operands and types, attributes, properties, and blocks."""
+    found: list[object] = [op, *op.attributes.values(), *op.properties.values()]
+    for region in op.regions:
+        for block in region.blocks:
+            found.append(block)
+            found += [argument.type for argument in block.args]
+            child = block.first_op
+            while child is not None:
+                found += (child, child._operands)
+                found += [result.type for result in child.results]
+                if child.regions:
+                    found += _held(child)
+                else:
+                    found += child.attributes.values()
+                    found += child.properties.values()
+                child = child.next_op
+    return found
 
 
 class _Checker:
-    def __init__(self, where: Callable[[Operation], str], checked: Checked) -> None:
-        self.where = where
+    def __init__(self, where: Callable[[Operation], str] | None, checked: Checked) -> None:
+        self.where = where or (lambda op: "")
         self.checked = checked
         self.kernel: Operation | None = None  # around the operation that is checked
-        self.asked: tuple[Attribute, ...] = ()  # what that kernel states
+        self.asked: tuple[object, ...] = ()  # what that kernel states
         self.types: set[Attribute] = set()
-        self.stated: dict[int, tuple[Attribute, ...]] = {}  # by the `id` of a value: what its operation states
+        self.stated: dict[int, object] = {}  # by the `id` of a value: what its operation states, or its type
 
     def operation(self, op: Operation, visible: set[int], owner: Operation | None = None) -> None:
         """Check an operation in `owner` and what is inside; `visible` has the `id` of every value that it may use."""
@@ -115,7 +165,7 @@ class _Checker:
             return
         if isinstance(op, FuncOp):
             self.kernel = op
-            self.asked = (*op.attributes.values(), *op.properties.values())
+            self.asked = self.checked.stated(op)
         inner = set() if op.has_trait(IsolatedFromAbove) else visible
         for region in op.regions:
             for block in region.blocks:
@@ -124,10 +174,10 @@ class _Checker:
             self.kernel = None
 
     def own_rules(self, op: Operation, visible: set[int], owner: Operation | None) -> None:
-        operands = tuple(op.operands)
-        for operand in operands:
-            if id(operand) not in visible:
-                raise VerifyException(f"operand {_name(operand)} is not defined before this operation")
+        operands = op._operands  # a tuple, which xDSL replaces where an operand changes
+        if not visible.issuperset(map(id, operands)):
+            undefined = next(operand for operand in operands if id(operand) not in visible)
+            raise VerifyException(f"operand {_name(undefined)} is not defined before this operation")
         read: tuple[object, ...] | None = None
         if self.kernel is not None:
             read = self.read_by_rules(op, operands, owner)
@@ -164,30 +214,20 @@ class _Checker:
 
     def block(self, owner: Operation, block: Block, visible: set[int]) -> None:
         inside = visible | set(map(id, block.args))
+        self.stated.update((id(argument), argument.type) for argument in block.args)
         for op in block.ops:
             self.operation(op, inside, owner)
-            if op.results:
-                stated = (*op.attributes.values(), *op.properties.values())
-                for result in op.results:
-                    inside.add(id(result))
-                    self.stated[id(result)] = stated
+            inside.update(map(id, op.results))
 
     def read_by_rules(
         self, op: Operation, operands: tuple[SSAValue, ...], owner: Operation | None
     ) -> tuple[object, ...]:
         """The objects that own rules read: of the operation, of those that define its operands, and of its kernel."""
-        read: list[object] = [owner, op.next_op is None, len(operands), *operands]
-        for operand in operands:
-            read.append(operand.type)
-            read += self.stated.get(id(operand), ())
+        own = self.checked.stated(op)
         for result in op.results:
-            read.append(result.type)
-        if op.attributes:
-            read += op.attributes
-            read += op.attributes.values()
-        read += op.properties.values()
-        read += self.asked
-        return tuple(read)
+            self.stated[id(result)] = own
+        last = op.next_op is None
+        return (owner, last, operands, own, self.asked, *[self.stated[id(operand)] for operand in operands])
 
     def known_type(self, type_: Attribute) -> None:
         if type_ not in self.types:
@@ -223,8 +263,8 @@ def _verify_vocabulary(op: Operation) -> None:
 
 
 def _verify_alone(op: Operation, operands: tuple[SSAValue, ...]) -> None:
-    """The rules of the operation's definition. Of an element operation they read types and attributes, no more."""
-    if type(op) not in ELEMENT:
+    """The rules of the operation's definition."""
+    if type(op) not in _BY_TYPES:
         op.verify_()
         return
     types = (*[operand.type for operand in operands], None, *[result.type for result in op.results])

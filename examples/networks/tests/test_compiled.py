@@ -1,4 +1,4 @@
-"""The five networks of Table 5.1 compile, and compute what PyTorch computes in double precision."""
+"""The five networks of Table 5.1 compile, and compute what PyTorch computes in double precision; all with `--full`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from examples.networks.tests.built import built  # noqa: E402
+from tests.covering import FULL  # noqa: E402
 from tilewright import Options, compile  # noqa: E402
 
-NAMES = ("shufflenet-v1", "resnet50", "mobilenet-v1", "mobilenet-v1-separable", "bert-layer", "mi-lstm-step")
+QUICK = ("shufflenet-v1", "mobilenet-v1", "bert-layer", "mi-lstm-step")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", (*QUICK, "resnet50", "mobilenet-v1-separable") if FULL else QUICK)
 def test_a_network_computes_what_pytorch_does(name: str) -> None:
     module, inputs = built(name)
     found = compile(module, tuple(inputs.values()), threads=1, options=Options(cache=False))(

@@ -66,18 +66,20 @@ NETWORKS: dict[str, Callable[[], Network]] = {
     "patches": _patches,
     "decoder": _decoder,
 }
-HALVES = ("depthwise", "tokens", "decoder")  # computed in halves: in f32 too with `--full`, and one more
+FLOATS = ("groups", "recurrent")
+HALVES = ("depthwise", "tokens")  # computed in halves
 BOUNDS = {torch.float32: 1e-5, torch.float16: 1e-2}  # of the largest result: of a few layers, some hundred roundings
 
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
-        *((name, torch.float32) for name in NETWORKS if FULL or name not in HALVES),
-        *((name, torch.float16) for name in (*HALVES, "residual") if FULL or name in HALVES),
+        *((name, torch.float32) for name in NETWORKS if FULL or name in FLOATS),
+        *((name, torch.float16) for name in (*HALVES, "decoder", "residual") if FULL or name in HALVES),
     ],
 )
 def test_networks_on_a_gpu(name: str, dtype: torch.dtype) -> None:
+    """All with `--full`; a residual network is among those of `bench.gpu`."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         module, inputs = NETWORKS[name]()

@@ -47,7 +47,7 @@ def space_of(graph: Graph) -> ProductSpace:
 def test_every_point_computes_the_same(kernel: int, stride: int, seed: int) -> None:
     graph, image = convolution(kernel, stride)
     (expected,) = evaluate(graph, [image], precise=True, wide=True)
-    for point in space_of(graph).sample(tries(4, full=8), seed):
+    for point in space_of(graph).sample(tries(2, full=8), seed):
         choose = ChooseProduct(point=lambda space, name, point=point: point)
         artifact = build(graph, host(), 1, Options(cache=False), choose=choose)
         found = Module(artifact, threads=1)(image)

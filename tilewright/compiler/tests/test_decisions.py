@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tilewright
+from tests.covering import tries
 from tests.random_graphs import graphs
 from tilewright.compiler.compile import resolve_target
 from tilewright.compiler.plan import make_plan
@@ -47,7 +48,7 @@ def test_no_winner_costs_more_than_what_came_second(machine: str) -> None:
 
 
 @given(graphs(nodes=4, points=1 << 10), st.sampled_from(MACHINES))
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=tries(8, full=25), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_no_winner_of_a_random_graph_costs_more(graph: Graph, machine: str) -> None:
     assert not lost(make_plan(graph, resolve_target(machine), 2).decisions)
 

@@ -20,6 +20,7 @@ import pytest
 
 pytest.importorskip("onnx")
 
+from tests.covering import some
 from tilewright.compiler.compile import compile_graph
 from tilewright.compiler.tests.test_compile_onnx_nodes import Compiled
 from tilewright.errors import CompileError, Unsupported
@@ -30,7 +31,7 @@ from tilewright.frontend.onnx.tests.conformance import Arrays, Result, Summary, 
 from tilewright.options import Options
 
 PARTS = 4  # of the operators, so that several processes share them
-OLDER = 9  # one in so many operators also runs on each older machine
+OLDER = 18  # one in so many operators also runs on each older machine
 
 
 @dataclass
@@ -71,7 +72,7 @@ def one_of_each(operators: list[str], executor: OnGpu) -> list[Result]:
     return results
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", some(range(PARTS), 2))
 def test_every_operator(part: int) -> None:
     executor = OnGpu("sm_90a")
     summary = Summary(one_of_each(list(by_operator())[part::PARTS], executor))
@@ -84,7 +85,7 @@ def test_every_operator(part: int) -> None:
 def test_operators_on_older_machines(machine: str) -> None:
     executor = OnGpu(machine)
     summary = Summary(one_of_each(list(by_operator())[int(machine[3:]) % OLDER :: OLDER], executor))
-    assert summary.count("passed") == len(summary.results) >= 15, summary.table()
+    assert summary.count("passed") == len(summary.results) >= 7, summary.table()
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16"])

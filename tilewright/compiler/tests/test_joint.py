@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.covering import FULL
 from tilewright.compiler.compile import build
 from tilewright.compiler.joint import candidates, default_choice, replay
 from tilewright.compiler.plan import make_plan
@@ -61,8 +62,8 @@ def test_every_mapping_computes_the_same(kernel: int, stride: int, batch: int) -
     among = candidates(graph, "y", host(), MODEL)
     vectors = {each.mapping.loops[1] for each in among}
     assert vectors >= {("k",), ("i",), ("j",)}, "any loop of the vector operand and the result may be the vector"
-    for candidate in among:
-        for point in (candidate.points[0], candidate.points[-1]):
+    for number, candidate in enumerate(among):
+        for point in (candidate.points[0], candidate.points[-1]) if FULL else (candidate.points[-(number % 2)],):
             found = run(graph, image, Choice(candidate.mapping, point))
             assert np.abs(found - expected).max() <= 1e-4, f"{candidate.mapping} {point}"
 

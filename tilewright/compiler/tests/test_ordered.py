@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.covering import FULL
 from tests.random_graphs import random_array
 from tilewright.compiler import gpu
 from tilewright.compiler.compile import compile_graph
@@ -29,6 +30,8 @@ from tilewright.options import Options
 
 Array = np.ndarray[Any, Any]
 UNCACHED = replace(Options(), cache=False)
+# Of three tests of all of these, each takes others without `--full`.
+TYPES = ["f64", "f16", "bf16", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "bool"]
 SHAPES = [((1,), 0), ((3, 17), 0), ((3, 17), -1), ((2, 3, 5), 1), ((5, 66), 0), ((1, 66), 1), ((0, 4), 1), ((4, 0), 1)]
 
 
@@ -130,7 +133,7 @@ def test_sort(shape: tuple[int, ...], axis: int, largest: bool) -> None:
     agrees(built(build), {"x": special(shape, "f32")})
 
 
-@pytest.mark.parametrize("dtype", ["f64", "f16", "bf16", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "bool"])
+@pytest.mark.parametrize("dtype", TYPES if FULL else TYPES[0::3])
 def test_sort_of_type(dtype: str) -> None:
     """Rows that are counted, and one that is sorted by digits."""
 
@@ -160,7 +163,7 @@ def test_selection_of_a_few_from_many(n: int, k: int) -> None:
             np.testing.assert_array_equal(result, expected, err_msg=name)
 
 
-@pytest.mark.parametrize("dtype", ["f64", "f16", "bf16", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "bool"])
+@pytest.mark.parametrize("dtype", TYPES if FULL else TYPES[1::3])
 def test_selection_of_type(dtype: str) -> None:
     """As few as are counted, and as many as are sorted by digits; bytes have many ties."""
 
@@ -199,7 +202,7 @@ def test_insertion_of_all_orders(x: str) -> None:
         np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("dtype", ["f64", "f16", "bf16", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "bool"])
+@pytest.mark.parametrize("dtype", TYPES if FULL else TYPES[2::3])
 def test_insertion_of_type(dtype: str) -> None:
     graph = built(lambda b: reduce.top_k(b.input("x", (41, 35), dtype), 5))
     assert _method(graph).startswith("insertion")

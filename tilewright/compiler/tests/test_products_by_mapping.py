@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tilewright
+from tests.covering import tries
 from tests.random_graphs import graphs, random_inputs
 from tilewright.codegen.cpu.pipeline import assembly
 from tilewright.compiler.compile import build, compile_graph
@@ -94,6 +95,7 @@ TYPES = [
 ]  # fmt: skip
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("graph_of", [product, convolution])
 @pytest.mark.parametrize("types", TYPES, ids="-".join)
 def test_the_next_best_instruction_runs_when_one_is_taken_away(
@@ -340,7 +342,7 @@ def registries(draw: st.DrawFn) -> Registry:
     return standard().without(*(name for name in INSTRUCTIONS if random.random() > kept))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=tries(5, full=10), deadline=None)
 @given(registry=registries(), case=st.sampled_from(OPERATORS), seed=st.integers(0, 99))
 def test_operators_agree_with_the_evaluator_whatever_records_there_are(
     registry: Registry, case: tuple[str, dict[str, int]], seed: int
@@ -349,7 +351,7 @@ def test_operators_agree_with_the_evaluator_whatever_records_there_are(
     check(BUILD(operator, **sizes), registry, seed)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=tries(5, full=10), deadline=None)
 @given(registry=registries(), graph=graphs(nodes=4, points=2048), seed=st.integers(0, 99))
 def test_random_graphs_agree_with_the_evaluator_whatever_records_there_are(
     registry: Registry, graph: Graph, seed: int

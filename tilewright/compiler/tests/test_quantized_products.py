@@ -98,6 +98,7 @@ def instructions(graph: Graph, machine: str) -> list[str]:
     return [d.chosen.split(" on ")[-1] for d in plan.decisions if d.subject.startswith("instruction of")]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("types", TYPES)
 @pytest.mark.parametrize("build", MODELS)
 def test_products_of_quantised_models_multiply_bytes(build: Any, types: tuple[Any, Any, int, int]) -> None:

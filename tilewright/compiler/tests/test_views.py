@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.covering import tries
 from tilewright.compiler.compile import compile_graph, rebuilt
 from tilewright.compiler.views import view_of
 from tilewright.expr.core import Axis, Compute, Const, Expr, Tensor
@@ -63,7 +64,7 @@ def movements(draw: st.DrawFn) -> tuple[Compute, list[int], list[tuple[int, int]
     return Compute(result, tuple(axes), source[tuple(indices)]), order, halo
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(40, full=200), deadline=None)
 @given(movements(), st.booleans(), st.booleans())
 def test_a_view_is_what_the_node_computes(
     movement: tuple[Compute, list[int], list[tuple[int, int]]], bordered: bool, together: bool
@@ -154,7 +155,7 @@ def copies(module: Module) -> list[str]:
     return [launch.name for launch in module.manifest.launches if not launch.flops and "border" not in launch.name]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(12, full=40), deadline=None)
 @given(st.data())
 def test_random_grouped_convolutions(data: st.DataObject) -> None:
     """Between other nodes, which read the merged channels in windows, along sums, and point by point."""

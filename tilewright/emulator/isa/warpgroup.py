@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from tilewright.emulator.decode import Decoder
@@ -82,25 +84,22 @@ def _product(decoder: Decoder) -> Built:
         groups = lanes.positions().reshape(-1, WARPGROUP)
         _check_fence(lanes, (*held.writes, *(held_a.reads if held_a else ())))
         described_b = np.broadcast_to(np.asarray(get_b(lanes)), (lanes.count,)).reshape(-1, WARPGROUP)[:, 0]
-        places_b = [_places(lanes, number * WARPGROUP, int(each), n, k, WIDTHS[kind_b], transpose_b, "B of the product")
-                    for number, each in enumerate(described_b)]  # fmt: skip
-        places_a: list[Array] = []
+        read_b = [_places(lanes, number * WARPGROUP, int(each), n, k, WIDTHS[kind_b], transpose_b, "B of the product")
+                  for number, each in enumerate(described_b)]  # fmt: skip
+        read_a: list[tuple[Array, Array]] = []
         values_a = None
         if held_a is not None:
             values_a = held_a.fetch(lanes, WARPGROUP)
         elif get_a is not None:
             described_a = np.broadcast_to(np.asarray(get_a(lanes)), (lanes.count,)).reshape(-1, WARPGROUP)[:, 0]
-            places_a = [_places(lanes, number * WARPGROUP, int(each), m, k, bits, transpose_a, "A of the product")
-                        for number, each in enumerate(described_a)]  # fmt: skip
+            read_a = [_places(lanes, number * WARPGROUP, int(each), m, k, bits, transpose_a, "A of the product")
+                      for number, each in enumerate(described_a)]  # fmt: skip
         kept = np.full(len(groups), keeps_always)
         if keeps is not None:
             kept = np.broadcast_to(np.asarray(keeps(lanes)), (lanes.count,)).reshape(-1, WARPGROUP)[:, 0].copy()
         cells = [
-            np.unique(
-                np.concatenate([each.reshape(-1) for each in (*places_a[number : number + 1], b)])
-                // state.shared.granule
-            )
-            for number, b in enumerate(places_b)
+            np.unique(np.concatenate([cells for _, cells in (*read_a[number : number + 1], b)]))
+            for number, b in enumerate(read_b)
         ]
         step = lanes.step
 
@@ -111,8 +110,8 @@ def _product(decoder: Decoder) -> Built:
             if values_a is not None:
                 left = fragment.gather(elements(values_a[chosen], kind_a))
             else:
-                left = _matrix(every, [places_a[number] for number in chosen.tolist()], kind_a)
-            right = _matrix(every, [places_b[number] for number in chosen.tolist()], kind_b).transpose(0, 2, 1)
+                left = _matrix(every, [read_a[number][0] for number in chosen.tolist()], kind_a)
+            right = _matrix(every, [read_b[number][0] for number in chosen.tolist()], kind_b).transpose(0, 2, 1)
             if sign_a * sign_b < 0:
                 left = -left
             found = multiply(left, right, accumulators, (kind_a, kind_b), kind_d, unit, saturate=saturate)
@@ -146,26 +145,39 @@ def _check_fence(lanes: Lanes, slots: tuple[int, ...]) -> None:
 
 def _places(
     lanes: Lanes, number: int, descriptor: int, rows: int, k: int, bits: int, transposed: bool, what: str
-) -> Array:
-    """Offsets (rows, K) in the chunk's shared memory of an operand's elements, checked as a read by the warpgroup."""
+) -> tuple[Array, Array]:
+    """Offsets (rows, K) in the chunk's shared memory of an operand's elements, and the cells that have them.
+
+    Checked as a read by the warpgroup.
+    """
     state = lanes.state
     start, leading, stride = ((descriptor >> shift & 0x3FFF) << 4 for shift in (0, 16, 32))
     span = _SPANS[descriptor >> 62 & 3]
     if descriptor >> 49 & 7:
         lanes.report("bad-operand", f"{what}: a base offset in the descriptor is not emulated", number)
-    addresses = swizzled(operand_addresses(start, leading, stride, span, rows, k, bits, transposed), span)
+    shared = state.shared
+    addresses, cells = _addresses(start, leading, stride, span, rows, k, bits, transposed, shared.granule)
     position = int(lanes.positions()[number])
     block = position // state.threads
     size = bits // 8
-    if int(addresses.min()) < 0 or int(addresses.max()) + size > state.shared.length:
+    if int(addresses.min()) < 0 or int(addresses.max()) + size > shared.length:
         lanes.report("out-of-bounds", f"{what} reaches byte {int(addresses.max())} of shared memory, which has "
-                     f"{state.shared.length}", number, address=int(addresses.max()), space="shared")  # fmt: skip
-        addresses = addresses % max(16, state.shared.length // 16 * 16)
-    offsets = block * state.shared.stride + addresses
-    cells = np.unique(offsets // state.shared.granule)
-    state.shared.check_async_read(lanes, number, position, cells, what)
+                     f"{shared.length}", number, address=int(addresses.max()), space="shared")  # fmt: skip
+        addresses = addresses % max(16, shared.length // 16 * 16)
+        cells = np.unique(addresses // shared.granule)
+    cells = cells + block * (shared.stride // shared.granule)
+    shared.check_async_read(lanes, number, position, cells, what)
     state.counts.bytes["shared_product_operands"] += rows * k * size
-    return offsets
+    return block * shared.stride + addresses, cells
+
+
+@lru_cache(maxsize=256)
+def _addresses(
+    start: int, leading: int, stride: int, span: int, rows: int, k: int, bits: int, transposed: bool, granule: int
+) -> tuple[Array, Array]:
+    """Addresses (rows, K) of an operand's elements in the memory of a block, and the cells there that have them."""
+    addresses = swizzled(operand_addresses(start, leading, stride, span, rows, k, bits, transposed), span)
+    return addresses, np.unique(addresses // granule)
 
 
 def operand_addresses(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tilewright.emulator import products
 from tilewright.emulator.products import UNITS, multiply, unit_of
 
 
@@ -19,6 +20,23 @@ def test_small_integers_are_exact(target: str, kind: str, k: int) -> None:
     c = generator.integers(-100, 100, (3, 16, 8)).astype(float)
     found = multiply(a, b, c, (kind, kind), "f32", unit_of(target))
     assert (found == a @ b + c).all()
+
+
+@pytest.mark.parametrize("result", ["f32", "f16"])
+@pytest.mark.parametrize("largest", [3, 200, 1 << 13])
+def test_whole_numbers_are_added_as_the_model_adds_them(
+    largest: int, result: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit, zeros of both signs and sums that are rounded among them."""
+    generator, unit = np.random.default_rng(largest), unit_of("sm_90a")
+    a, b = (
+        generator.integers(-largest, largest, extents).astype(float) * generator.choice([-1.0, 0.0, 1.0], extents)
+        for extents in ((2, 16, 64), (2, 64, 8))
+    )
+    c = generator.choice([-0.0, 0.0, 1.0, -7.0, float(1 << 15)], (2, 16, 8))
+    found = multiply(a, b, c, ("f16", "f16"), result, unit)
+    monkeypatch.setattr(products, "_largest_whole", lambda _: np.inf)
+    assert found.tobytes() == multiply(a, b, c, ("f16", "f16"), result, unit).tobytes()
 
 
 def truncated(terms: list[Fraction], fraction: int) -> Fraction:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.covering import tries
 from tilewright import emulator
 from tilewright.emulator import InvalidPtx, parse
 from tilewright.emulator.tests.harness import execute, kernel, stored
@@ -204,7 +205,7 @@ WORDS = [
 
 
 @pytest.mark.emulator_only
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=tries(30, full=150), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_mutated_text_runs_or_is_refused(data: st.DataObject) -> None:
     text = data.draw(st.sampled_from(SEEDS))

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.covering import tries
 from tests.random_graphs import computes, random_array, random_inputs
 from tilewright.errors import InvalidArgument, InvalidExpression
 from tilewright.expr import Apply, Axis, Cast, Compute, Const, Dim, Expr, Graph, Read, Tensor, apply, dtypes, select
@@ -73,7 +74,7 @@ def assert_same(found: Array, expected: Array, terms: int) -> None:
     assert (close | (np.isnan(a) & np.isnan(b)) | (a == b)).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(15, full=60), deadline=None)
 @given(computes(points=300), st.integers(0, 1000))
 def test_agrees_with_the_definition_on_random_computes(compute: Compute, seed: int) -> None:
     tensors = random_inputs(compute, seed)
@@ -81,7 +82,7 @@ def test_agrees_with_the_definition_on_random_computes(compute: Compute, seed: i
     assert_same(evaluate_compute(compute, tensors), pointwise(compute, tensors), terms)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(12, full=40), deadline=None)
 @given(computes())
 def test_blocks_do_not_change_the_result(compute: Compute) -> None:
     tensors = random_inputs(compute)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.covering import tries
 from tilewright.errors import CompileError
 from tilewright.expr.core import Axis, Compute, Tensor, scatter_body
 from tilewright.expr.evaluate import evaluate_compute
@@ -79,7 +80,7 @@ def test_damaged_json_is_refused(accum: Any) -> None:
 NUMBERS = st.sampled_from([0.0, -0.0, 1.0, -1.0, 2.5, float("inf"), float("-inf"), float("nan")])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(12, full=40), deadline=None)
 @given(st.lists(NUMBERS, min_size=1, max_size=9), st.booleans())
 def test_sort_is_stable_with_nan_above_all(numbers: list[float], descending: bool) -> None:
     x = np.array(numbers, np.float32)
@@ -93,7 +94,7 @@ def test_sort_is_stable_with_nan_above_all(numbers: list[float], descending: boo
     assert evaluate_compute(node, {"x": x}).tolist() == wanted
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(12, full=40), deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(["", "sum", "prod", "max", "min"]))
 def test_scatter_takes_updates_in_order(seed: int, combine: str) -> None:
     rng = np.random.default_rng(seed)

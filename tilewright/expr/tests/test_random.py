@@ -2,6 +2,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.covering import tries
 from tests.random_graphs import DTYPES, EXTENTS, computes, graphs, random_compute, random_graph, random_inputs
 from tilewright.expr import Compute, Graph, Read
 from tilewright.expr.core import walk
@@ -10,7 +11,7 @@ from tilewright.expr.infer import check, check_bounds
 from tilewright.expr.text import print_graph
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(25, full=100), deadline=None)
 @given(computes(), st.integers(0, 99))
 def test_computes_are_valid_finite_and_within_limits(compute: Compute, seed: int) -> None:
     check(compute)
@@ -19,7 +20,7 @@ def test_computes_are_valid_finite_and_within_limits(compute: Compute, seed: int
     assert all(axis.extent in EXTENTS for axis in compute.loops)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=tries(12, full=50), deadline=None)
 @given(graphs(nodes=5))
 def test_graphs_are_valid(graph: Graph) -> None:
     check_bounds(graph)

@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.covering import tries
 from tests.random_graphs import graphs, random_inputs
 from tilewright.expr import Axis, Compute, Const, Expr, Graph, Read, Tensor
 from tilewright.expr.evaluate import evaluate
@@ -10,7 +11,7 @@ from tilewright.expr.rewrite import inline, substitute, transform, with_floats
 from tilewright.expr.text import parse_graph
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(25, full=100), deadline=None)
 @given(graphs(nodes=5, points=1000), st.integers(0, 99))
 def test_inlining_keeps_the_results(graph: Graph, seed: int) -> None:
     inputs = random_inputs(graph, seed)

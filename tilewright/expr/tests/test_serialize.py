@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.covering import tries
 from tests.random_graphs import graphs, random_graph
 from tilewright.errors import CompileError, InvalidFile
 from tilewright.expr import Axis, Compute, Const, Dim, Graph, Read, Tensor, apply
@@ -21,7 +22,7 @@ def same(a: Graph, b: Graph) -> bool:
     return structure and a.constants.keys() == b.constants.keys()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(15, full=60), deadline=None)
 @given(graphs())
 def test_graphs_survive(graph: Graph) -> None:
     found = loads(dumps(graph), graph.constants)
@@ -84,7 +85,7 @@ def renamed(graph: Graph, suffix: str) -> Graph:
     return Graph(inputs, outputs, tuple(map(compute, graph.nodes)), constants, graph.name + suffix)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=tries(10, full=30), deadline=None)
 @given(graphs())
 def test_digests_do_not_depend_on_names(graph: Graph) -> None:
     other = renamed(graph, "_b")
@@ -146,7 +147,7 @@ def corrupt(data: Any, draw: Any) -> Any:
     return junk
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=tries(80, full=400), deadline=None)
 @given(st.integers(0, 50), st.data())
 def test_damaged_files_give_a_graph_or_a_compile_error(seed: int, data: st.DataObject) -> None:
     graph = random_graph(seed, nodes=3, points=64) if seed else special()

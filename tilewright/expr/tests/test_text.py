@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.covering import tries
 from tests.random_graphs import computes, graphs
 from tilewright.errors import CompileError, InvalidExpression
 from tilewright.expr import Axis, Cast, Compute, Const, Dim, Expr, Graph, Tensor, apply, select
@@ -25,13 +26,13 @@ def written(body: Expr) -> Compute:
     return Compute(Tensor("o", (4, 5), body.dtype), (I, J), body)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(30, full=150), deadline=None)
 @given(computes())
 def test_computes_survive(compute: Compute) -> None:
     assert parse_compute(print_compute(compute)) == compute
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(15, full=60), deadline=None)
 @given(graphs())
 def test_graphs_survive(graph: Graph) -> None:
     assert print_graph(parse_graph(print_graph(graph), graph.constants)) == print_graph(graph)
@@ -84,7 +85,7 @@ bools = st.deferred(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tries(60, full=300), deadline=None)
 @given(st.one_of(floats, integers, bools))
 def test_expressions_survive(body: Expr) -> None:
     assert parse_compute(print_compute(written(body))).body == body
@@ -221,7 +222,7 @@ def assert_placed(parse: Callable[[str], object], text: str) -> None:
     assert failure is None or failure.where
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tries(60, full=300), deadline=None)
 @given(st.text(max_size=80))
 def test_any_text_gives_a_graph_or_a_compile_error(text: str) -> None:
     for parse in (parse_graph, lambda t: parse_compute(t, {"i": 4})):
@@ -238,7 +239,7 @@ pieces = st.sampled_from((
 ))  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=tries(80, full=400), deadline=None)
 @given(st.lists(pieces, max_size=25).map(" ".join))
 def test_any_tokens_give_a_compute_or_a_compile_error(text: str) -> None:
     assert_placed(lambda t: parse_compute("input A: f32[4]\nC[i] = " + t, {"i": 4, "k": 3}), text)
@@ -247,7 +248,7 @@ def test_any_tokens_give_a_compute_or_a_compile_error(text: str) -> None:
 splinters = st.sampled_from(("", "0", "-", "]", "[", "i", " ", "9999", ":", "?", "\n", "_f16", "("))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tries(60, full=300), deadline=None)
 @given(graphs(nodes=3, points=64), st.data())
 def test_a_mutated_program_gives_a_graph_or_a_compile_error(graph: Graph, data: st.DataObject) -> None:
     text = print_graph(graph)

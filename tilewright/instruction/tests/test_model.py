@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.covering import tries
 from tilewright.errors import InvalidArgument, InvalidMachine
 from tilewright.expr.text import parse_compute
 from tilewright.instruction.mapping import mapping_of
@@ -269,7 +270,7 @@ LEVEL = st.builds(
 RATE = st.floats(0.5, 100)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(30, full=150), deadline=None)
 @given(st.tuples(LEVEL, LEVEL, LEVEL), st.integers(0, 2), st.sampled_from(["trips", "parallel"]), st.booleans())
 def test_more_trips_never_take_less_time(nest: tuple[Level, ...], place: int, kind: str, pipelined: bool) -> None:
     plain = [replace(level, copied_bytes=0.0) for level in nest]
@@ -279,7 +280,7 @@ def test_more_trips_never_take_less_time(nest: tuple[Level, ...], place: int, ki
     assert after >= before
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(30, full=150), deadline=None)
 @given(st.tuples(LEVEL, LEVEL, LEVEL), st.integers(0, 2))
 def test_more_reductions_never_take_less_time(nest: tuple[Level, ...], place: int) -> None:
     plain = [replace(level, copied_bytes=0.0) for level in nest]
@@ -288,7 +289,7 @@ def test_more_reductions_never_take_less_time(nest: tuple[Level, ...], place: in
     assert predict(more, 3, TOY).cycles >= predict(plain, 3, TOY).cycles * (1 - 1e-12)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(30, full=150), deadline=None)
 @given(st.tuples(LEVEL, LEVEL, LEVEL), st.integers(0, 1), RATE, RATE, st.booleans())
 def test_a_faster_memory_never_takes_more_time(
     nest: tuple[Level, ...], place: int, one: float, other: float, pipelined: bool

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.covering import tries
 from tilewright.errors import InvalidArgument
 from tilewright.intrinsics.elements import is_float, storage
 from tilewright.intrinsics.execute import execute
@@ -250,7 +251,7 @@ def test_infinities_and_nans_follow_ieee() -> None:
     assert np.isinf(overflow).all()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tries(60, full=300), deadline=None)
 @given(bits=st.lists(st.integers(0, (1 << 64) - 1), min_size=3, max_size=3), near=st.integers(-60, 60))
 def test_fused_f64_is_exact(bits: list[int], near: int) -> None:
     a, b, c = np.array(bits, np.uint64).view(np.float64)
@@ -261,7 +262,7 @@ def test_fused_f64_is_exact(bits: list[int], near: int) -> None:
         assert float(fused_f64(np.array(a), np.array(b), np.array(addend))) == expected
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tries(60, full=300), deadline=None)
 @given(
     high=st.integers(1, 255),
     middle=st.sampled_from([0, 1, 1 << 16, 1 << 29, (1 << 30) - 1, 1 << 30]),

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.covering import tries
 from tilewright.errors import InvalidIntrinsic
 from tilewright.intrinsics.files import load_records, to_json
 from tilewright.intrinsics.registry import Registry, standard
@@ -89,7 +90,7 @@ _TEXTS = ["i", "lane", "e ** 9", "Dst[i] += 1", "opaque", "\u2603", "i" * 500]
 _WORDS = st.sampled_from([*_NUMBERS, *_MARKS, *_TEXTS])
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=tries(60, full=300), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(edits=st.lists(st.tuples(st.integers(0, len(_LINES) - 1), st.integers(0, 9), _WORDS), min_size=1, max_size=3))
 def test_a_damaged_file_is_read_or_refused(tmp_path: Path, edits: list[tuple[int, int, str]]) -> None:
     lines = list(_LINES)

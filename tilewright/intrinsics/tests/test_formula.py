@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.covering import tries
 from tilewright.errors import InvalidIntrinsic
 from tilewright.intrinsics.formula import formula
 
@@ -23,7 +24,7 @@ def combined(parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(40, full=200), deadline=None)
 @given(text=st.recursive(LEAVES, combined, max_leaves=8), lane=st.integers(0, 63), e=st.integers(0, 15))
 def test_a_formula_is_python_arithmetic(text: str, lane: int, e: int) -> None:
     expected = eval(text, {"__builtins__": {}}, {"lane": lane, "e": e})
@@ -43,7 +44,7 @@ def test_anything_else_is_refused(text: str) -> None:
         formula(text)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tries(60, full=300), deadline=None)
 @given(text=st.text(st.sampled_from("lane 0123456789+-*/%()e[].,:'\"\\\n"), max_size=30))
 def test_garbage_is_a_formula_or_refused(text: str) -> None:
     with contextlib.suppress(InvalidIntrinsic):

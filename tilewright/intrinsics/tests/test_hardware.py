@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.covering import tries
 from tilewright.intrinsics.elements import storage
 from tilewright.intrinsics.execute import execute
 from tilewright.intrinsics.intrinsic import Intrinsic
@@ -126,7 +127,7 @@ def operands(record: Intrinsic, seed: int, kind: str) -> list[np.ndarray[Any, An
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(30, full=150), deadline=None)
 @given(seed=st.integers(0, 1 << 32), kind=st.sampled_from(["bits", "tiny", "near"]))
 def test_execute_is_what_the_instruction_does(name: str, seed: int, kind: str) -> None:
     record = standard().find(name)

@@ -10,9 +10,11 @@ from xdsl.dialects.builtin import ModuleOp
 
 from tilewright.errors import InvalidArgument, InvalidProgram
 from tilewright.kernel.interpreter import run_kernel, run_main
+from tilewright.kernel.simt_clocks import Clocks
 from tilewright.kernel.simt_interpreter import ORDERS, Order
 from tilewright.kernel.tests import kernels
 from tilewright.kernel.text import parse_module
+from tilewright.kernel.views import READ
 
 S = 'memref<256xf32, "shared">'
 G = "memref<256xf32>"
@@ -491,3 +493,17 @@ def test_main_launches_kernels_with_threads() -> None:
     unfilled = MAIN.replace("  tile.launch @fill(%b) : memref<64xf32>\n", "").replace("{0}", "0")
     with pytest.raises(InvalidProgram, match="reads element 0, which nothing has written"):
         run_main(parse_module(unfilled), [], [y])
+
+
+def test_a_write_clashes_with_the_first_warp_whose_read_is_unknown() -> None:
+    """Warps 1 and 2 have read a unit; warp 0 knows of warp 1 alone."""
+    clocks = Clocks(4, 8)
+    units, write = np.array([5]), np.array([0])
+    for reader in (1, 2, 3):
+        assert clocks.clash(READ, units, np.array([reader])) is None
+    clocks.now += 1
+    clocks.meet(np.array([0, 1]))
+    assert clocks.clash("writes", units, write) == ("reads", 0, 2)
+    assert clocks.clash("writes", np.array([4, 5]), np.array([0, 0])) == ("reads", 1, 2)
+    clocks.meet(np.array([0, 2, 3]))
+    assert clocks.clash("writes", units, write) is None

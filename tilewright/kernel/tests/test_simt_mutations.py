@@ -12,6 +12,7 @@ from xdsl.dialects import arith
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 from xdsl.ir import Operation
 
+from tests.covering import FULL
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import simt
 from tilewright.kernel.dialect import INDEX, FuncOp, operations
@@ -80,8 +81,8 @@ def test_every_planted_error_is_found(name: str) -> None:
         run(module, order)
     planted = mutants(module)
     assert planted
-    for what, mutant in planted:
-        for order in orders:
+    for number, (what, mutant) in enumerate(planted):
+        for order in orders if FULL else orders[number % 2 :][:1]:
             try:
                 run(mutant, order)
             except InvalidProgram:

@@ -10,7 +10,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
-from tests.covering import tries
+from tests.covering import some, tries
 from tests.random_distributed import random_distributed
 from tests.random_kernels import RandomKernel
 from tilewright.errors import InvalidProgram
@@ -53,7 +53,7 @@ def same(a: np.ndarray, b: np.ndarray) -> bool:
     return bool((nan == np.isnan(b)).all() and a[~nan].tobytes() == b[~nan].tobytes())
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=tries(8, full=20), deadline=None)
 @given(SEEDS)
 def test_orders_agree(seed: int) -> None:
     kernel = random_distributed(seed)
@@ -63,8 +63,9 @@ def test_orders_agree(seed: int) -> None:
 
 
 @pytest.mark.parametrize("one", PASSES, ids=lambda each: each.name)
-@settings(max_examples=tries(5, full=15), deadline=None)
+@settings(max_examples=tries(3, full=15), deadline=None)
 @example(seed=13773479)  # a factor of a product is the sum of another
+@example(seed=6)  # what an atomic operation gives back is not used
 @given(SEEDS)
 def test_pass_keeps_every_bit(one: ModulePass, seed: int) -> None:
     kernel = random_distributed(seed)
@@ -74,7 +75,7 @@ def test_pass_keeps_every_bit(one: ModulePass, seed: int) -> None:
     assert all(map(same, expected, outputs(kernel, kernel.module, "descending")))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=tries(8, full=20), deadline=None)
 @given(SEEDS, st.sets(st.sampled_from([each.name for each in PASSES[:5]]), max_size=2))
 def test_pipeline_keeps_every_bit(seed: int, disable: set[str]) -> None:
     kernel = random_distributed(seed)
@@ -83,7 +84,7 @@ def test_pipeline_keeps_every_bit(seed: int, disable: set[str]) -> None:
     assert all(map(same, expected, outputs(kernel, kernel.module, "random")))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=tries(6, full=20), deadline=None)
 @given(SEEDS)
 def test_text_comes_back(seed: int) -> None:
     kernel = random_distributed(seed)
@@ -104,7 +105,7 @@ def test_kernels_use_every_kind_of_operation() -> None:
 def test_most_dropped_barriers_are_found() -> None:
     """Barriers that separate what threads of different numbers do; one behind the last use of memory may go."""
     found = tried = 0
-    for seed in range(12):
+    for seed in some(range(12), 6):
         kernel = random_distributed(seed)
         barriers = [op for op in operations(kernel.module.body) if isinstance(op, simt.BarrierOp)]
         for number in range(len(barriers)):
@@ -117,5 +118,5 @@ def test_most_dropped_barriers_are_found() -> None:
                 outputs(kernel, mutant)
             except InvalidProgram:
                 found += 1
-    assert tried > 20
+    assert tried > 10
     assert found > tried // 4

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import AnyFloat, FloatAttr, ModuleOp, bf16, f16, f32, f64
 
+from tests.covering import tries
 from tests.random_kernels import random_kernel
 from tilewright.errors import InvalidProgram
 from tilewright.kernel.dialect import FuncOp, ReturnOp
@@ -44,7 +45,7 @@ def test_kernels_read_like_this() -> None:
     assert printed == "builtin.module {\n" + "".join(f"  {line}\n" for line in VALID.splitlines()) + "}\n"
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=tries(10, full=25), deadline=None)
 @given(st.integers(0, 2**32))
 def test_round_trip_is_exact(seed: int) -> None:
     text = print_module(random_kernel(seed, size=15).module)
@@ -145,7 +146,7 @@ def test_deep_nesting_is_an_error() -> None:
         parse_module("tile.func @k() grid [1] attributes {a = " + "[" * 5000 + "]" * 5000 + "} { tile.return }")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(60, full=150), deadline=None)
 @given(st.integers(0, 2**32))
 def test_damaged_text_never_crashes(seed: int) -> None:
     rng = random.Random(seed)

@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.covering import tries
 from tilewright.kernel.views import READ, UPDATE, WRITE, Touches
 
 UNITS, THREADS = 4, 3
@@ -26,7 +27,7 @@ def meets(kind: str, pairs: list[tuple[int, int]], earlier: list[tuple[str, int,
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tries(60, full=300), deadline=None)
 @given(st.lists(st.lists(ACCESS, max_size=5), min_size=1, max_size=4))
 def test_clashes_are_those_of_a_list_of_all_accesses(moments: list[list[tuple[str, list[tuple[int, int]]]]]) -> None:
     touches = Touches(UNITS)

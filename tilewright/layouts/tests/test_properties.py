@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.covering import tries
 from tilewright.layouts import (
     AmdWmma,
     Blocked,
@@ -38,7 +39,7 @@ from tilewright.layouts import (
 )
 from tilewright.layouts.bits import Span, independent, intersection
 
-few = settings(max_examples=60, deadline=None)
+few = settings(max_examples=tries(15, full=60), deadline=None)
 
 
 @st.composite

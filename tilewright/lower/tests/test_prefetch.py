@@ -15,7 +15,7 @@ from tilewright.lower.prefetch import StepsOfBlock
 
 
 @pytest.mark.parametrize("low", [0, 6])
-@pytest.mark.parametrize("counts", [(1,), (5,), (3, 1), (2, 4), (2, 3, 3, 4)])
+@pytest.mark.parametrize("counts", [(1,), (5,), (3, 1), (2, 4), (2, 2, 2, 3)])
 def test_every_number_up_to_the_last_occurs(counts: tuple[int, ...], low: int) -> None:
     """Whatever the last number is: without a limit, they are those of the steps in order."""
     for last in range(prod(counts)):

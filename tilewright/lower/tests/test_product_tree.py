@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from xdsl.dialects.builtin import ModuleOp
 
+from tests.covering import tries
 from tilewright.expr.core import Axis, Read, Tensor, apply
 from tilewright.kernel.interpreter import run_kernel
 from tilewright.kernel.text import print_module
@@ -59,7 +60,7 @@ def lowered(kernel: Kernel, work: Product) -> str:
     vectors=st.integers(1, 3), k_blocks=st.sampled_from((1, 2, 4)), columns_first=st.booleans(),
     shares=st.tuples(st.integers(1, 3), st.integers(1, 3)), loop=st.booleans(),
 )  # fmt: skip
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=tries(8, full=25), deadline=None)
 def test_every_point_and_its_tree_from_text_compute_the_product(
     sizes: tuple[int, int, int], rows: int, vectors: int, k_blocks: int, columns_first: bool, shares: tuple[int, int],
     loop: bool,

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.covering import tries
 from tilewright.errors import InvalidMachine
 from tilewright.machine import (
     Accelerator,
@@ -450,7 +451,7 @@ PLAIN = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(30, full=150), deadline=None)
 @given(st.sampled_from(["znver5", "sm_80", "edge"]), st.data())
 def test_changed_descriptions_round_trip_or_are_refused(name: str, draw: st.DataObject) -> None:
     value = resolve(name).to_json()
@@ -463,7 +464,7 @@ def test_changed_descriptions_round_trip_or_are_refused(name: str, draw: st.Data
     assert machine_from_json(json.loads(json.dumps(machine.to_json()))) == machine
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=tries(25, full=100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_damaged_files_are_refused_or_read(tmp_path: Path, draw: st.DataObject) -> None:
     content = (FILES / f"{draw.draw(st.sampled_from(['x86-64-v2', 'edge', 'gfx942']))}.yaml").read_bytes()
@@ -482,7 +483,7 @@ def test_damaged_files_are_refused_or_read(tmp_path: Path, draw: st.DataObject) 
     assert where.startswith(str(path))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(15, full=60), deadline=None)
 @given(
     cores=st.integers(1, 512), clock_hz=st.none() | st.floats(1e6, 1e11), registers=st.integers(1, 64),
     removed=st.sets(st.sampled_from(sorted(

@@ -13,6 +13,7 @@ import pytest
 from xdsl.dialects import arith, scf
 from xdsl.ir import Block, SSAValue
 
+from tests.covering import some
 from tests.random_graphs import random_graph
 from tilewright.compiler.plan import Kernel, Plan, make_plan
 from tilewright.compiler.program import steps
@@ -52,10 +53,10 @@ GRAPHS = {
         Y: f32[i:64, j:64] += X[i, k] * W[k, j] over k:32
         output Y""",
     "deep product": """
-        input X: f32[61, 5003]
-        input W: f32[5003, 40]
-        Y: f32[i:61, j:40] += X[i, k] * W[k, j] over k:5003
-        Z: f32[i:61, j:40] = tanh(Y[i, j])
+        input X: f32[29, 3001]
+        input W: f32[3001, 18]
+        Y: f32[i:29, j:18] += X[i, k] * W[k, j] over k:3001
+        Z: f32[i:29, j:18] = tanh(Y[i, j])
         output Z""",
     "products of a batch": """
         input X: f32[3, 17, 9]
@@ -256,7 +257,7 @@ def reads_of(compute: Compute, tensor: str) -> int:
     return len({read for read in walk(compute.body) if isinstance(read, Read) and read.tensor.name == tensor})
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", some(range(25), 8))
 def test_trees_of_random_graphs_are_legal(seed: int) -> None:
     plan = make_plan(random_graph(seed), resolve_cpu("x86-64-v3"), 3)
     for kernel, func in lowered(plan):

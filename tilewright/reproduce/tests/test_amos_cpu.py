@@ -20,7 +20,7 @@ from tilewright.reproduce.amos.operators import Configuration
 from tilewright.reproduce.experiment import find
 from tilewright.runtime.module import Module
 
-SMALL = Configuration("C2D", {"batch": 1, "c": 8, "size": 9, "k": 64, "kernel": 3, "stride": 2, "pad": 1})
+SMALL = Configuration("C2D", {"batch": 1, "c": 8, "size": 5, "k": 32, "kernel": 3, "stride": 2, "pad": 1})
 
 
 def layer(name: str, mapping: str, joint: float, *others: float) -> Layer:
@@ -70,8 +70,9 @@ def test_a_report_is_json_and_tables() -> None:
 
 
 def test_a_small_layer_is_searched_and_timed() -> None:
-    bench = cpu._Bench(host(), hierarchy(host(), cores=1), trials=4)
+    bench = cpu._Bench(host(), hierarchy(host(), cores=1), trials=2)
     found = bench.floats("small", SMALL)
+    assert Layer.from_json(json.loads(json.dumps(found.to_json()))).to_json() == found.to_json()
     assert set(found.contenders) == {JOINT, UNIT, MATRIX, NONE, NHWC}
     assert all(0 < each.seconds < 1 for each in found.contenders.values())
     assert found.contenders[JOINT].mapping.count("|") == 2
@@ -82,7 +83,7 @@ def test_a_small_layer_is_searched_and_timed() -> None:
 
 
 def test_integer_layers_have_a_template_of_channels() -> None:
-    found = cpu._Bench(host(), hierarchy(host(), cores=1), trials=4).integers("small", SMALL).contenders[TEMPLATE].found
+    found = cpu._Bench(host(), hierarchy(host(), cores=1), trials=2).integers("small", SMALL).contenders[TEMPLATE].found
     assert found is not None
     assert {trial.choice.mapping.vector for trial in found.trials} == {"w"}
     assert all(len(trial.choice.mapping.loops[2]) == 1 for trial in found.trials) or "dp" not in found.decision.chosen
@@ -90,7 +91,7 @@ def test_integer_layers_have_a_template_of_channels() -> None:
 
 def test_the_materialised_product_computes_the_same() -> None:
     graph, image = cpu.layer_graph(SMALL, "f32", "f32")
-    entry = cpu._Bench(host(), hierarchy(host(), cores=1), trials=4)._materialised(graph, image)
+    entry = cpu._Bench(host(), hierarchy(host(), cores=1), trials=1)._materialised(graph, image)
     (expected,) = evaluate(graph, [image], precise=True, wide=True)
     assert np.abs(entry.module(image) - expected).max() <= 1e-3
     assert any(launch.name.startswith(PREFIX) for launch in entry.module.manifest.launches), "the image is expanded"

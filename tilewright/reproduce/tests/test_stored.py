@@ -72,14 +72,6 @@ def test_every_measured_experiment_is_here() -> None:
     assert {each.name for each in EXPERIMENTS if each.measured} == set(REPORTS) | elsewhere
 
 
-def test_a_search_is_stored_too(tmp_path: Path) -> None:
-    """`test_amos_cpu` runs this search; here only that nothing of it is lost."""
-    bench = cpu._Bench(cpu.host(), cpu.hierarchy(cpu.host(), cores=1), trials=2)
-    sizes = {"batch": 1, "c": 8, "size": 5, "k": 32, "kernel": 1, "stride": 1, "pad": 0}
-    layer = bench.floats("small", cpu.Configuration("C2D", sizes))
-    assert cpu.Layer.from_json(json.loads(json.dumps(layer.to_json()))).to_json() == layer.to_json()
-
-
 def test_the_plot_has_every_layer_and_row(name: str, stored: Path, tmp_path: Path) -> None:
     done = tilewright("reproduce", name, "--from", stored, "--plot", tmp_path / "a.svg")
     assert done.exit_code in (0, 1)

@@ -10,7 +10,8 @@ import pytest
 from tilewright.errors import InvalidArgument
 from tilewright.kernel.interpreter import run_kernel
 from tilewright.kernel.text import parse_module
-from tilewright.reproduce.matmul.worked_cases import CASES, Case, Stages, document, report, worked
+from tilewright.reproduce.matmul import worked_cases
+from tilewright.reproduce.matmul.worked_cases import CASES, Case, Stages, document, report
 
 DOCUMENTS = Path(__file__).parents[3] / "docs" / "worked"
 DTYPES = {"f16": np.float16, "f32": np.float32}
@@ -19,7 +20,7 @@ DTYPES = {"f16": np.float16, "f32": np.float32}
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
 def stages(request: pytest.FixtureRequest) -> Stages:
     case: Case = request.param
-    return worked(case)
+    return worked_cases.worked(case)
 
 
 def test_known_facts_are_found(stages: Stages) -> None:
@@ -39,7 +40,7 @@ def test_the_smallest_case_computes_the_product_behind_every_pass() -> None:
     (m, n, k), rng = case.sizes, np.random.default_rng(0)
     a, b = (rng.integers(-2, 3, shape).astype(np.float16) for shape in ((m, k), (k, n)))
     c = rng.integers(-2, 3, (m, n)).astype(DTYPES[case.accumulator])
-    for stage in worked(case).passes:
+    for stage in worked_cases.worked(case).passes:
         found = c.ravel().copy()
         run_kernel(parse_module(stage.text), "k", [a.ravel(), b.ravel(), found], races=True)
         np.testing.assert_array_equal(found.reshape(m, n), c + a.astype(np.float32) @ b.astype(np.float32), stage.name)

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.covering import tries
 from tilewright.errors import InvalidArgument, InvalidFile
 from tilewright.runtime.archive import INDEX, read_archive, write_archive
 from tilewright.runtime.artifact import MEMBERS, Artifact
@@ -107,7 +108,7 @@ def test_a_directory_that_points_in_front_of_the_file() -> None:
 
 
 @given(st.integers(0, 10_000), st.integers(1, 255))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(15, full=60), deadline=None)
 def test_any_changed_byte_is_harmless_or_found(place: int, change: int) -> None:
     content = bytearray(_saved_bytes())
     content[place % len(content)] ^= change
@@ -119,7 +120,7 @@ def test_any_changed_byte_is_harmless_or_found(place: int, change: int) -> None:
 
 
 @given(st.integers(0, 10_000))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=tries(10, full=30), deadline=None)
 def test_any_truncation_is_found(length: int) -> None:
     content = _saved_bytes()
     with pytest.raises(InvalidFile):

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.covering import tries
 from tilewright.runtime.memory import ALIGNMENT, HUGE_PAGE, LiveBuffer, align, aligned, allocate, plan_arena
 
 
@@ -32,7 +33,7 @@ def largest_live_sum(buffers: list[LiveBuffer]) -> int:
 
 
 @given(buffer_lists())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(30, full=150), deadline=None)
 def test_live_buffers_do_not_overlap(buffers: list[LiveBuffer]) -> None:
     offsets, total = plan_arena(buffers)
     assert set(offsets) == {buffer.name for buffer in buffers}

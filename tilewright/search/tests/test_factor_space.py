@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.covering import tries
 from tilewright.errors import InvalidArgument
 from tilewright.search.factor_space import FactorSpace, Open, Row, Table, move
 from tilewright.search.space import NoLegalPoint, canonical
@@ -62,7 +63,7 @@ def test_draws_and_neighbours_are_legal_points(space: FactorSpace, seed: int) ->
 
 
 @given(spaces())
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=tries(12, full=50))
 def test_decisions_lead_to_every_legal_point_once(space: FactorSpace) -> None:
     def reached(state: Open | None) -> list[Table]:
         if state is None:

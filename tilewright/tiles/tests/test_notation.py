@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.covering import tries
 from tilewright.tiles.notation import parse_tree, print_tree
 from tilewright.tiles.tree import (
     Binding,
@@ -64,7 +65,7 @@ trees = st.recursive(
 
 
 @given(trees, st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tries(60, full=300), deadline=None)
 def test_text_is_exact_both_ways(tree: TileTree, indented: bool) -> None:
     text = print_tree(tree, indented=indented)
     again = parse_tree(text, kernels(tree))
@@ -73,7 +74,7 @@ def test_text_is_exact_both_ways(tree: TileTree, indented: bool) -> None:
 
 
 @given(trees)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(40, full=200), deadline=None)
 def test_json_is_exact_both_ways(tree: TileTree) -> None:
     assert from_json(json.loads(json.dumps(to_json(tree)))) == tree
     assert hash(tree) == hash(from_json(to_json(tree)))
@@ -175,7 +176,7 @@ JSON = st.recursive(
 
 
 @given(JSON)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tries(60, full=300), deadline=None)
 def test_any_json_gives_a_tree_or_an_error(value: Any) -> None:
     with suppress(InvalidTree):
         assert from_json(to_json(from_json(value))) == from_json(value)

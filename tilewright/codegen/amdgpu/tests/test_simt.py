@@ -30,6 +30,7 @@ def shuffled(kind: str, lane: str, type_: str, machine: str) -> str:
     return kernel(body, f"%a: memref<192x{type_}>, %o: memref<192x{type_}>", machine)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("machine", LANES)
 @pytest.mark.parametrize("type_", TYPES)
 def test_shuffles_of_every_width(type_: str, machine: str) -> None:
@@ -173,6 +174,7 @@ def test_copies_become_loads_and_stores(elements: int, valid: str, machine: str)
     assert any(name.startswith("buffer_store") for name in found)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("machine", LANES)
 @pytest.mark.parametrize("space", ["", ', "shared"'])
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def innermost_loops(assembly: str) -> list[list[str]]:
     return [lines[begin:end] for begin, end in inner]
 
 
-@pytest.mark.covering
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize("machine", ["znver5", "x86-64-v3"])
 @pytest.mark.parametrize("epilogue", EPILOGUES)

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from llvmlite import ir
 
+from tests.covering import rows
 from tilewright.codegen.cpu.target import Target
 from tilewright.codegen.math import MATH, coefficients
 from tilewright.codegen.math.trigonometric import TRIGONOMETRIC_LIMIT
@@ -250,6 +251,7 @@ def test_normal_distribution_at_every_magnitude(sign: int) -> None:
     assert errors.max() <= 3.5, worst(errors, got, x, x)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("told", [True, False], ids=["told", "portable"])
 @pytest.mark.parametrize("name", MATH)
 def test_double_within_bound(name: str, told: bool) -> None:
@@ -259,6 +261,7 @@ def test_double_within_bound(name: str, told: bool) -> None:
     assert errors.max() <= ULPS[name][1], worst(errors, got, x, y)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("machine_name", ["x86-64-v2", "x86-64-v3", "x86-64-v4"])
 @pytest.mark.parametrize("name", MATH)
 def test_other_machines_within_bound(name: str, machine_name: str) -> None:
@@ -271,6 +274,7 @@ def test_other_machines_within_bound(name: str, machine_name: str) -> None:
         assert errors.max() <= ULPS[name][element == "f64"], worst(errors, got, x, y)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("lanes", [0, 1, 3, 4, 5, 32])
 @pytest.mark.parametrize("name", MATH)
 def test_any_number_of_lanes_gives_the_same_bits(name: str, lanes: int) -> None:
@@ -346,15 +350,13 @@ def test_fast_lanes_keep_their_bits_beside_a_large_angle() -> None:
 
 
 @pytest.mark.parametrize("machine_name", MACHINES)
-@pytest.mark.parametrize("level", [0, 3])
-def test_no_library_is_called(machine_name: str, level: int, tmp_path: Any) -> None:
+def test_no_library_is_called(machine_name: str) -> None:
     machine = resolve_cpu(machine_name)
-    for name in MATH:
-        for element, lanes in (("f32", machine.vector_bits // 32), ("f32", 0), ("f64", 3)):
-            for target in (target_for(machine), None):
-                module = module_for(name, element, lanes, target)
-                parsed, backend = optimised(module, machine, level)
-                assert undefined_symbols(backend.emit_object(parsed)) == [], (name, element, lanes)
+    kinds = (("f32", machine.vector_bits // 32), ("f32", 0), ("f64", 3))
+    for name, (element, lanes), target, level in rows(MATH, kinds, (target_for(machine), None), (0, 3)):
+        module = module_for(name, element, lanes, target)
+        parsed, backend = optimised(module, machine, level)
+        assert undefined_symbols(backend.emit_object(parsed)) == [], (name, element, lanes, level)
 
 
 def undefined_symbols(content: bytes) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -39,8 +40,13 @@ def values(*shape: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
     return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
 
 
+@cache
+def text(machine: str) -> str:
+    return build(network(), resolve_cpu(machine), 1, OPTIONS).program
+
+
 def program(machine: str = "host") -> ModuleOp:
-    return parse_module(build(network(), resolve_cpu(machine), 1, OPTIONS).program)
+    return parse_module(text(machine))
 
 
 def functions(code: bytes) -> dict[str, int]:

@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.covering import tries
 from tilewright.compiler.compile import compile_graph, rebuilt
 from tilewright.compiler.stored import stored_graph
 from tilewright.expr.core import Axis, Cast, Compute, Expr, Tensor, select
@@ -423,25 +424,25 @@ def check(case: Case, compiled: Callable[[Graph], Module]) -> None:
         np.testing.assert_array_equal(found, expected)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=tries(8, full=25), deadline=None)
 @given(CASES)
 def test_results_are_equal_bit_for_bit(case: Case) -> None:
     check(case, module_of)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=tries(6, full=12), deadline=None)
 @given(CASES)
 def test_results_without_the_records_of_dot_products(case: Case) -> None:
     check(case, lambda graph: module_of(graph, intrinsics=NO_DOTS))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=tries(6, full=12), deadline=None)
 @given(CASES)
 def test_results_with_the_pass_switched_off(case: Case) -> None:
     check(case, lambda graph: module_of(graph, disable=("offset-factors",)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(15, full=60), deadline=None)
 @given(CASES)
 def test_the_rewritten_graph_evaluates_alike(case: Case) -> None:
     graph, inputs = graph_of(case)

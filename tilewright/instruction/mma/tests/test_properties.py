@@ -1,7 +1,4 @@
-"""What holds for every problem, on random ones, drawn in blocks by seeds that hypothesis chooses.
-
-2,500 per target, 10,000 with `--full`.
-"""
+"""What holds for every problem, on random ones, drawn in blocks by seeds that hypothesis chooses: 10,000 per target."""
 
 from __future__ import annotations
 
@@ -17,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.covering import tries
 from tilewright.instruction.mma import (
     POLICIES,
     KernelConfig,
@@ -110,7 +108,7 @@ def test_spec5_properties_of_deductions(name: str) -> None:
     block()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(15, full=60), deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(TARGETS))
 def test_spec5_properties_of_fitting(seed: int, name: str) -> None:
     """A larger limit never lengthens the fit, and no entry grows."""
@@ -133,7 +131,7 @@ def test_spec5_properties_of_fitting(seed: int, name: str) -> None:
         assert lengths == sorted(lengths, reverse=True), problem
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(40, full=200), deadline=None)
 @given(
     st.integers(2, 64),
     st.integers(1, 64),
@@ -178,7 +176,7 @@ def run_tiles(problem: MmaProblem, config: KernelConfig, a: np.ndarray, b: np.nd
     return c[:m, :n]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(15, full=60), deadline=None)
 @given(
     st.integers(1, 70), st.integers(1, 70), st.integers(1, 70), st.sampled_from(TARGETS), st.sampled_from(["i8", "f16"])
 )

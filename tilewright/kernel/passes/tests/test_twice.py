@@ -8,6 +8,7 @@ import pytest
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
+from tests.covering import FULL
 from tilewright.codegen.gpu.target import GpuTarget, described
 from tilewright.errors import InvalidProgram
 from tilewright.kernel.passes.gpu.distribution.tests import programs
@@ -30,9 +31,10 @@ PROGRAMS = {
     "attention": programs.attention((2, 32, 32), (16, 16)),
 }
 CASES = (
-    *((name, machine) for name in ("product", "ragged product") for machine in ("sm_75", "sm_80", "sm_90a")),
-    ("product of four warps", "sm_80"), ("product of four warps", "sm_90a"), ("softmax", "sm_75"),
-    ("attention", "sm_80"), ("product of tf32", "sm_80"), ("three products of tf32", "sm_80"),
+    ("product", "sm_90a"), ("ragged product", "sm_75"), ("ragged product", "sm_80"), ("softmax", "sm_75"),
+    ("product of four warps", "sm_90a"), ("attention", "sm_80"), ("three products of tf32", "sm_80"),
+    *((("product", "sm_75"), ("product", "sm_80"), ("ragged product", "sm_90a"), ("product of four warps", "sm_80"),
+       ("product of tf32", "sm_80")) if FULL else ()),
 )  # fmt: skip
 SETTINGS = {
     "split-k": {"splits": 2}, "multicast": {"cluster": 2}, "swizzle-blocks": {"group": 2}, "persistent": {"blocks": 3}
@@ -49,12 +51,15 @@ def targeted(text: str, machine: str) -> ModuleOp:
 
 @cache
 def steps(name: str, machine: str) -> tuple[tuple[str, str, str, str], ...]:
-    """Of every pass its name, and the program before it, after it, and after another time."""
+    """Of every pass that changes the program its name, and the program before it, after it, and after another time."""
     module, found = targeted(PROGRAMS[name], machine), []
     before = print_module(module)
     for each in pipeline("gpu", options=SETTINGS):
         each.apply(Context(), module)
-        after, again = print_module(module), module.clone()
+        after = print_module(module)
+        if after == before:  # the other time would be the same
+            continue
+        again = module.clone()
         each.apply(Context(), again)
         verify(again)
         found.append((each.name, before, after, print_module(again)))
@@ -70,7 +75,7 @@ def test_twice_is_once(name: str, machine: str) -> None:
 
 def test_every_pass_of_gpus_changes_one_of_these_programs() -> None:
     """So that the test above says something of each."""
-    changed = {each for case in CASES for each, before, after, _ in steps(*case) if before != after}
+    changed = {each for case in CASES for each, *_ in steps(*case)}
     others = {"pad-tiles", "hoist-accumulators", "tensor-stores", "prefetch-fragments"}
     assert changed >= {each.name for each in PIPELINES["gpu"]} - others
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import numpy as np
 import pytest
 from xdsl.dialects.builtin import IndexType, MemRefType, ModuleOp, bf16, f16, f32, f64, i1, i8, i16, i32, i64
 from xdsl.ir import Attribute
 
+from tests.covering import rows
 from tilewright.kernel.dialect import CastOp, FuncOp, LoadOp, ReturnOp, StoreOp
 from tilewright.kernel.elements import dtype_of
 from tilewright.kernel.interpreter import run_kernel
@@ -45,7 +44,7 @@ def run(module: ModuleOp, data: np.ndarray, out: np.dtype) -> np.ndarray:
 def test_chains(first: Attribute) -> None:
     data = values(first)
     joined = 0
-    for second, third, *unsigned in product(TYPES, TYPES, (False, True), (False, True)):
+    for second, third, *unsigned in rows(TYPES, TYPES, (False, True), (False, True), strength=3):
         stored = i8 if third == i1 else third
         types = [MemRefType(i8 if first == i1 else first, [len(data)]), MemRefType(stored, [len(data)])]
         kernel = FuncOp("chain", types, [1])

@@ -14,6 +14,7 @@ from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
 
+from tests.covering import tries
 from tilewright.errors import InvalidProgram
 from tilewright.kernel.dialect import FuncOp, operations
 from tilewright.kernel.interpreter import run_kernel
@@ -141,7 +142,7 @@ def test_products_on_matrix_instructions(
 # Loads that run ahead ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.covering
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("stages", [2, 3, 4])
 @pytest.mark.parametrize("depth", [16, 32, 64, 112])
 @pytest.mark.parametrize("warps", [1, 4])
@@ -174,7 +175,7 @@ def test_loads_that_depend_on_what_is_carried_stay() -> None:
     assert count(module, AsyncCopyOp) == 0
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=tries(8, full=25), deadline=None)
 @given(
     rows=st.sampled_from([1, 2, 8, 32]), columns=st.sampled_from([1, 4, 32, 128]), warps=st.sampled_from([1, 2, 4, 8]),
     axis=st.integers(0, 1), kind=st.sampled_from(["sum", "max", "min"]),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
+from tests.covering import tries
 from tilewright.kernel.dialect import operations
 from tilewright.kernel.interpreter import run_kernel
 from tilewright.kernel.passes.gpu.distribute import DistributePass
@@ -81,7 +82,7 @@ def kinds(module: ModuleOp) -> set[type]:
     return {type(op) for kernel in module.body.ops for op in operations(kernel.regions[0])}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(25, full=100), deadline=None)
 @given(
     seed=st.integers(0, 10**9), bits=st.integers(0, 9), warps=st.integers(0, 2),
     type_=st.sampled_from(list(TYPES)), wave=st.sampled_from([5, 6]),
