@@ -230,6 +230,7 @@ class Planning:
         self._viewed: dict[str, str] = {}  # the sources of views, by their results
         self.fused: dict[str, Group] = {}  # maps that the relayout of their only reader's operand may compute
         self.unfused: dict[str, str] = {}  # why others are computed before they are packed
+        self.buffers: set[str] = set()  # results that stay in the kernel that is planned now
 
     # Storage --------------------------------------------------------------------------------------------------
 

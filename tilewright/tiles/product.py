@@ -147,6 +147,28 @@ class Product:
         """The loops that were fused into a loop, or the loop itself."""
         return self.fused.get(loop.name, (loop,))
 
+    def renamed(self, loops: Mapping[Axis, Axis]) -> Product:
+        """The same product with other loops in the place of some of its own."""
+        names = {old.name: new.name for old, new in loops.items()}
+        walked = self.walked_by(dict(loops))
+        statements = tuple(
+            replace(
+                each,
+                axes=tuple(loops.get(axis, axis) for axis in each.axes),
+                reduce=tuple(loops.get(axis, axis) for axis in each.reduce),
+            )
+            for each in walked.statements
+        )
+        how = self.mapping
+        mapping = replace(
+            how,
+            rows=tuple(names.get(name, name) for name in how.rows),
+            columns=names.get(how.columns, how.columns),
+            depth=tuple(names.get(name, name) for name in how.depth),
+            padded=tuple(names.get(name, name) for name in how.padded),
+        )
+        return replace(walked, statements=statements, mapping=mapping)
+
     def walked_by(self, loops: Mapping[Axis, Expr]) -> Product:
         """The same product with loops replaced by expressions of other loops in all bodies and addresses."""
         statements = []
@@ -173,8 +195,8 @@ def products_of(kernel: Kernel) -> tuple[Product, ...]:
     """
     found = {leaf.op: leaf.kernel for _, leaf in leaves(kernel.tree) if leaf.kernel is not None}
     starts = [place for place, statement in enumerate(kernel.statements) if statement.name in found]
-    products = []
-    for start, end in zip(starts, [*starts[1:], len(kernel.statements)], strict=True):
+    products: list[Product] = []
+    for start, end in zip(starts, [*starts, len(kernel.statements)][1:], strict=False):
         micro_kernel = found[kernel.statements[start].name]
         if micro_kernel.mapping is None:
             fact = f"the micro-kernel of {kernel.statements[start].name} has no mapping"
