@@ -354,6 +354,10 @@ class Planning:
             self._products[node] = find_product(node, self.target, asked)
         return self._products[node]
 
+    def settle(self, node: Compute, product: MappedProduct, decision: Decision) -> None:
+        """Let a compute run with this mapping."""
+        self._products[node] = product, decision
+
     def lane_by_lane(self, node: Compute) -> tuple[list[MappedProduct], list[Refusal]]:
         """The mappings that multiply the factors of a compute lane by lane; what was refused."""
         return find_lanes(node, self.target)

@@ -290,15 +290,14 @@ def _require_lowered(tree: ProductsTree) -> None:
 
 def _require_vectors(product: ProductTree, tree: ProductsTree) -> None:
     """Raises InvalidTree where a product reads vectors of a buffer whose rows run along another loop."""
-    work = product.work
-    for operand in (work.a, work.b):
-        names = {buffer.tensor.name: buffer for buffer in tree.buffers.values()}
-        if operand.tensor.name not in names or operand is not work.b:
-            continue
-        form = affine(operand.index)
-        if form is None or form.coefficient(work.columns) != 1:
-            raise InvalidTree(
-                f"{work.output.name} reads vectors along {work.columns.name} of {operand.tensor.name}, whose rows run "
-                "along another loop",
-                where="tile tree", help=f"a kernel of its own, for which {operand.tensor.name} is stored again",
-            )  # fmt: skip
+    work, operand = product.work, product.work.b
+    if operand.tensor.name not in tree.buffers:
+        return
+    form, columns = affine(operand.index), work.columns
+    points = next((loop.quantum for loop in tree.blocks if loop.axis == columns and loop.tiles > 1), columns.size)
+    if form is None or 1 not in (form.coefficient(columns), form.coefficient(within(columns, points))):
+        raise InvalidTree(
+            f"{work.output.name} reads vectors along {columns.name} of {operand.tensor.name}, whose rows run along "
+            "another loop",
+            where="tile tree", help=f"a kernel of its own, for which {operand.tensor.name} is stored again",
+        )  # fmt: skip
