@@ -8,15 +8,17 @@ from itertools import product
 
 from tilewright.compiler.planning import Planning, points
 from tilewright.compiler.products import ProductPlan
+from tilewright.compiler.trees import about
 from tilewright.decision import ASKED, Cost, Decision, Refusal
 from tilewright.expr.core import Axis, Const, Expr, Read, Tensor
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.graph import Loop
 from tilewright.expr.names import claim
 from tilewright.expr.rewrite import substitute, transform
-from tilewright.graph.groups import Group, joined
+from tilewright.graph.groups import Group, joined, kernel_name
 from tilewright.instruction.products import MappedProduct, all_products, is_proven
 from tilewright.machine.description import Cpu
+from tilewright.operator.products_tree import products_tree, require_fits
 from tilewright.operator.registers import epilogue_in_loop
 from tilewright.operator.rules.cpu_fused import (
     LEAST_GAIN,
@@ -25,7 +27,10 @@ from tilewright.operator.rules.cpu_fused import (
     cycles_fused,
     fused_cycles,
     fused_kernel,
+    l2_bytes,
+    point_of,
 )
+from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.product import Operand, Product, flat_product
 
 APART, FUSED = "a kernel each", "one kernel"
@@ -58,7 +63,7 @@ def join_products(planning: Planning, steps: Sequence[Group | Loop], machine: Cp
     return [left.get(place, step) for place, step in enumerate(steps) if place in left or step.name not in inside]
 
 
-# Whether ---------------------------------------------------------------------------------------------------------------
+# Whether --------------------------------------------------------------------------------------------------------------
 
 
 def _judged(
@@ -69,6 +74,8 @@ def _judged(
     """
     subject, options = f"fusion of {producer.name} + {consumer.name}", planning.options
     reason = _refusal(planning, producer, consumer)
+    if any(planning.trees.tree(group.kernel) is not None for group in (producer, consumer)):
+        return (), Decision(subject, APART, ASKED)
     if reason:
         return (), Decision(subject, APART, "they cannot be one", refused=(Refusal(FUSED, reason),))
     pair = _mappings(planning, producer, consumer)
@@ -82,7 +89,8 @@ def _judged(
     alone = [planning.product_of(group.main) for group in (producer, consumer)]
     one = cycles_fused(works, point, machine, planning.threads)
     several = cycles_apart(_sketches(producer, consumer, alone), machine, planning.threads)
-    fused, asked = f"{FUSED}, {point}", options.fuse == "always"
+    given = planning.trees.tree(kernel_name((*producer.nodes, *consumer.nodes))) is not None
+    fused, asked = f"{FUSED}, {point}", given or options.fuse == "always"
     if asked or one * LEAST_GAIN <= several:
         reason = ASKED if asked else f"{one:.0f} predicted cycles, {several:.0f} as {APART}"
         return pair, Decision(
@@ -148,12 +156,10 @@ def _sketch(group: Group, mapped: MappedProduct) -> Product:
     if len(group.nodes) > 1:
         renamed: dict[Axis, Expr] = dict(zip(group.nodes[-1].axes, group.main.axes, strict=True))
         epilogue = transform(substitute(group.nodes[-1].body, renamed), _nowhere)
-    factors = (Operand(replace(read.tensor, shape=(1,)), Const(0, INDEX)) for read in (mapped.a, mapped.b))
+    a, b = (Operand(replace(read.tensor, shape=(1,)), Const(0, INDEX)) for read in (mapped.a, mapped.b))
     loops = mapped.outer, mapped.rows, mapped.columns, mapped.depth
     output = group.nodes[-1].output
-    work = flat_product(
-        *loops, *factors, total, epilogue, output, Const(0, INDEX), lanes=mapped.lanes, group=mapped.group
-    )
+    work = flat_product(*loops, a, b, total, epilogue, output, Const(0, INDEX), lanes=mapped.lanes, group=mapped.group)
     return replace(work, shapes=mapped.shapes)
 
 
@@ -173,13 +179,20 @@ def plan_fused(planning: Planning, group: Group, machine: Cpu) -> None:
     plans = [ProductPlan(planning, part, machine, joins=True) for part in group.parts]
     for each in plans[:-1]:
         each.keep_in_kernel()
-    sizes = _over_shared_loops([each.prepare() for each in plans], group.parts)
-    point = choose_fused(sizes, machine, threads)
-    assert point is not None, "blocks were found before the groups became one"
+    unpacked = _over_shared_loops([each.prepare() for each in plans], group.parts)
+    point = choose_fused(unpacked, machine, threads)
     name = planning.name_kernel(group.kernel)
-    decision = Decision(
-        f"blocks of {group.kernel}", str(point), "register tiles with the fewest cycles whose blocks stay in L2"
-    )
+    subject, given = f"blocks of {group.kernel}", planning.trees.tree(name)
+    if given is not None:
+        with about(name):
+            statements = tuple(statement for work in unpacked for statement in work.statements)
+            tree = products_tree(Kernel(statements, given))
+            require_fits(tree, l2_bytes(machine))
+            point = point_of(tree)
+        decision = Decision(subject, str(point), ASKED)
+    else:
+        decision = Decision(subject, str(point), "register tiles with the fewest cycles whose blocks stay in L2")
+    assert point is not None, "blocks were found before the groups became one"
     plan.decisions.append(decision)
     own = [each.finished(tiles) for each, tiles in zip(plans, point.points, strict=True)]
     works = _over_shared_loops(own, group.parts)
@@ -192,8 +205,9 @@ def plan_fused(planning: Planning, group: Group, machine: Cpu) -> None:
     cycles = fused_cycles(works, point, machine)
     running = [each.proven(work, tiles.tile(work)) for each, work, tiles in zip(plans, own, point.points, strict=True)]
     plan.decisions += [replace(each.decision, chosen=str(on)) for each, on in zip(plans, running, strict=True)]
+    flops = sum(2 * points(each.node) for each in plans)
     planning.add_scheduled(
-        name, fused_kernel(works, point, loops), decision, (plans[-1].target.name,), sum(2 * points(each.node) for each in plans),
+        name, fused_kernel(works, point, loops), decision, (plans[-1].target.name,), flops,
         cycles=lambda _: cycles, instruction=running[-1].instruction,
     )  # fmt: skip
     for each, work, tiles, on, in_loop in zip(plans, works, point.points, running, loops, strict=True):

@@ -140,7 +140,7 @@ class ProductPlan:
         return self.with_panels(point.tile(work)[work.columns.name]) if self.packs else work
 
     def with_panels(self, width: int, block: int = 0) -> Product:
-        """The product with its vector operand in panels of so many columns, its last sum in blocks of so many points."""
+        """The product with its vector operand in panels of so many columns, its last sum cut in blocks of points."""
         b = self._packed_operand(width, block)
         self._cut(block)
         return self._work(b, self.packs)

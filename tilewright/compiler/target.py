@@ -68,9 +68,7 @@ class Rules(Protocol):
     def row_cycles(self, machine: Any, scheduled: Kernel, decision: Decision) -> Callable[[Kernel], float]:
         """What predicts the cycles of a kernel of rows, of which `scheduled` is the rule's, chosen by `decision`."""
 
-    def join_products(
-        self, planning: Planning, steps: Sequence[Group | Loop], machine: Any
-    ) -> Sequence[Group | Loop]:
+    def join_products(self, planning: Planning, steps: Sequence[Group | Loop], machine: Any) -> Sequence[Group | Loop]:
         """The steps of a plan with products that are to run in one kernel as one group."""
 
     def plan_product(self, planning: Planning, group: Group, machine: Any) -> None:

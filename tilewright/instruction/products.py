@@ -292,7 +292,7 @@ def find_product(compute: Compute, target: Target, choose: ChooseMapping | None 
 
 
 def all_products(compute: Compute, target: Target) -> list[MappedProduct]:
-    """Every mapping with which a compute may run as a product, preferred first: `find_product` takes the first proven."""
+    """Every mapping with which a compute may run as a product, preferred first; not all of them are proven."""
     factors = product_factors(compute)
     if factors is None or any(axis.extent == 0 for axis in compute.loops):
         return []

@@ -3,8 +3,8 @@ last tile.
 
 Every loop ``x`` becomes ``x = quantum * x.t + x.i``: `x.t` counts tiles and is a loop, `x.i` is a dimension of the tile
 (absent for quantum 1). A program runs a consecutive block of tiles; the last block also runs the ragged tile, if
-there is one. Blocks may be loops of a program too, around several nests that share them: then ``x.b`` counts blocks, and
-`x.t` counts tiles within one.
+there is one. Blocks may be loops of a program too, around several nests that share them: then ``x.b`` counts blocks,
+and `x.t` counts tiles within one.
 """
 
 from __future__ import annotations

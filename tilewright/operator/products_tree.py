@@ -13,22 +13,26 @@ are staged around them, and its epilogue follows:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+
 from tilewright.dataclass import dataclass
+from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Const, Expr, Read, Tensor
 from tilewright.expr.dtypes import INDEX
+from tilewright.expr.names import claim
 from tilewright.expr.rewrite import transform
 from tilewright.operator.product_tree import ProductTree, epilogue_is_loop, product_tree, require_steps
 from tilewright.tiles import build
 from tilewright.tiles.build import rooted
 from tilewright.tiles.kernel import Kernel
+from tilewright.tiles.legality import TooLarge
 from tilewright.tiles.loops import SpatialLoop, within
 from tilewright.tiles.parts import factors, loops_named, require_form, tiles_at
 from tilewright.tiles.product import Product, products_of
-from tilewright.tiles.tree import Binding, InvalidTree, Kind, Node, Scope, Stage, Tile, TileTree, kernels
+from tilewright.tiles.tree import Binding, InvalidTree, Kind, Node, Scope, Stage, Tile, TileTree, kernels, with_kernel
 
 BLOCKS = "L3"  # the level whose data blocks walk over: those of a step are in L2
 
@@ -75,11 +79,9 @@ class ProductsTree:
         *before, last = self.products
         if not before:
             return last.tree()
-        tree: TileTree = Scope(Kind.SEQ, tuple(_of_block(each, True) for each in before))
-        if not self.summed:
-            tree = Scope(Kind.SEQ, (*tree.children, _of_block(last, True)))
-        else:
-            tree = Scope(Kind.SEQ, (*tree.children, _of_block(last, False)))
+        block = [*(_of_block(each, True) for each in before), _of_block(last, not self.summed)]
+        tree: TileTree = Scope(Kind.SEQ, tuple(_numbered(block)))
+        if self.summed:
             tree = rooted(build.tile(BLOCKS, _trips(self.summed), tree))
             after = last.epilogue()
             if after is not None:
@@ -94,9 +96,7 @@ class ProductsTree:
     @cached_property
     def buffers(self) -> dict[str, Buffer]:
         """The buffer of every value that one product gives to another, by its name."""
-        return {
-            product.work.output.name: self._buffer(product, product.work.output) for product in self.products[:-1]
-        }
+        return {product.work.output.name: self._buffer(product, product.work.output) for product in self.products[:-1]}
 
     @cached_property
     def sums(self) -> Buffer:
@@ -140,6 +140,14 @@ def _of_block(product: ProductTree, whole: bool) -> TileTree:
     tree, after = product.sums(), product.epilogue() if whole else None
     tree = Scope(Kind.SEQ, (tree, after)) if after is not None else tree
     return rooted(build.tile("L2", _trips(product.outside), tree))
+
+
+def _numbered(trees: Sequence[TileTree]) -> Iterator[TileTree]:
+    """The trees with other names for micro-kernels of one shape that run along other loops."""
+    taken: set[str] = set()
+    for tree in trees:
+        ((name, micro_kernel),) = kernels(tree).items()
+        yield with_kernel(tree, replace(micro_kernel, name=claim(name, taken)))
 
 
 def _trips(loops: Sequence[SpatialLoop]) -> list[tuple[str, int]]:
@@ -257,7 +265,7 @@ def _blocks(
 
 def _require_lowered(tree: ProductsTree) -> None:
     """Raises InvalidTree for blocks or operands that no program is made for."""
-    *before, last = tree.products
+    last = tree.products[-1]
     cut = {loop.axis for loop in tree.blocks if loop.tiles > 1}
     single = {loop.axis.name for loop in tree.blocks if loop.quantum == 1}
     for product in tree.products:
@@ -286,6 +294,19 @@ def _require_lowered(tree: ProductsTree) -> None:
         )  # fmt: skip
     for product in tree.stored:
         _require_vectors(product, tree)
+
+
+def require_fits(tree: ProductsTree, l2_bytes: int) -> None:
+    """Raises TooLarge (rule L8) where the buffers of one step of the blocks take more than L2 has."""
+    buffers = [*tree.buffers.values(), *([tree.sums] if tree.summed else [])]
+    held = sum(buffer.tensor.size * dtypes.size_bytes(buffer.tensor.dtype) for buffer in buffers)
+    if held > l2_bytes:
+        names = ", ".join(buffer.tensor.name for buffer in buffers)
+        loops = ", ".join(loop.axis.name for loop in tree.blocks if loop.quantum > 1) or "the shared loops"
+        raise TooLarge(
+            f"one step of the blocks keeps {held} bytes of {names} in L2, which holds {l2_bytes}",
+            help=f"blocks of {loops} that are {-(-held // l2_bytes)} times smaller",
+        )
 
 
 def _require_vectors(product: ProductTree, tree: ProductsTree) -> None:

@@ -22,7 +22,8 @@ from tilewright.tiles.tree import Operand as Argument
 class Operand:
     """One factor of the product: a flat tensor read at one linear, affine index, 0 where `guard` does not hold.
 
-    A tensor without dimensions is the value of another statement of the kernel at the same point. A guard is a conjunction of bounds of affine forms of loops.
+    A tensor without dimensions is the value of another statement of the kernel at the same point. A guard is a
+    conjunction of bounds of affine forms of loops.
     """
 
     tensor: Tensor

@@ -1,4 +1,4 @@
-"""Rules for several products in one kernel on a CPU: register tiles that go together, and blocks of the loops they share.
+"""Rules for several products in one kernel on a CPU: register tiles that go together, and blocks of shared loops.
 
 Each product takes the register tile that is the fastest for it, among those whose rows make blocks together. A block
 has as many rows as keep what one product of it touches in half of L2, and as threads have work; it has all points of
@@ -63,6 +63,19 @@ def fused_kernel(works: Sequence[Product], point: FusedPoint, in_loop: Sequence[
     return Kernel(statements, ProductsTree(tuple(trees), point.blocks).tree())
 
 
+def point_of(tree: ProductsTree) -> FusedPoint:
+    """The point that a tree says."""
+    points = []
+    for each in tree.products:
+        work, tile = each.work, each.tile
+        walked = [loop.axis.name for loop in each.outside]
+        names = [axis.name for axis in (*work.rows, work.columns)]
+        order = (*(name for name in names if name not in walked), *(name for name in walked if name in names))
+        rows = tuple(tile.get(axis.name, 1) for axis in work.rows)
+        points.append(ProductPoint(rows, -(-tile[work.columns.name] // work.lanes), order))
+    return FusedPoint(tuple(points), tree.blocks)
+
+
 def choose_fused(works: Sequence[Product], machine: Cpu, threads: int) -> FusedPoint | None:
     """Register tiles and blocks of products with shared loops; None where no blocks fit.
 
@@ -78,10 +91,10 @@ def choose_fused(works: Sequence[Product], machine: Cpu, threads: int) -> FusedP
     if points is None:
         return None
     units = {axis: _unit(works, points, axis) for axis in shared}
-    l2_bytes = _l2_bytes(machine)
+    capacity = l2_bytes(machine)
     whole = {axis: axis.size for axis in (*cut, *summed)}
     sizes = {**whole, **{axis: min(axis.size, units[axis]) for axis in cut}}
-    while summed and block_bytes(works, single, sizes) > l2_bytes // 4:
+    while summed and block_bytes(works, single, sizes) > capacity // 4:
         (axis,) = summed
         fewer = _multiple(sizes[axis] // 2, units[axis])
         if fewer >= sizes[axis]:
@@ -89,7 +102,7 @@ def choose_fused(works: Sequence[Product], machine: Cpu, threads: int) -> FusedP
         sizes[axis] = fewer
     blocks = [SpatialLoop(axis, 1, axis.size) for axis in single]
     for axis in cut:
-        most = _rows_of_block(works, single, sizes, axis, units[axis], l2_bytes // 2)
+        most = _rows_of_block(works, single, sizes, axis, units[axis], capacity // 2)
         blocks += _even_blocks(axis, units[axis], most, blocks, threads)
     blocks += [SpatialLoop(axis, sizes[axis]) for axis in summed if sizes[axis] < axis.size]
     return FusedPoint(points, tuple(blocks))
@@ -140,7 +153,7 @@ def cycles_apart(works: Sequence[Product], machine: Cpu, threads: int) -> float:
         link = _points(work.spatial) * dtypes.size_bytes(work.output.dtype)
         touched = link + _points((*work.outer, *work.rows, *work.depth)) * dtypes.size_bytes(work.a.tensor.dtype)
         touched += _points((*work.outer, work.columns, *work.depth)) * dtypes.size_bytes(work.b.tensor.dtype)
-        if touched > _l2_bytes(machine) * threads:
+        if touched > l2_bytes(machine) * threads:
             total += PASSES * link / _rate_beyond_l2(link, machine)
     return total
 
@@ -163,7 +176,7 @@ def _brought_again(works: Sequence[Product], point: FusedPoint, machine: Cpu) ->
             trips = prod(loop.tiles for loop in cut if loop.axis not in axes)
             kept += whole if trips > 1 else 0
             again += whole * (trips - 1)
-    if kept <= _l2_bytes(machine):
+    if kept <= l2_bytes(machine):
         return 0.0
     return again * prod(axis.size for axis in single) / _rate_beyond_l2(kept, machine)
 
@@ -183,7 +196,8 @@ def _merged(work: Product) -> Product:
     return replace(work, statements=(replace(first, axes=axes), *others), mapping=mapping)
 
 
-def _l2_bytes(machine: Cpu) -> int:
+def l2_bytes(machine: Cpu) -> int:
+    """Bytes of the cache in which blocks stay."""
     return machine.caches[1].bytes if len(machine.caches) > 1 else 4 * machine.caches[0].bytes
 
 
@@ -195,9 +209,7 @@ def _rate_beyond_l2(size: int, machine: Cpu) -> float:
     return rate or machine.vector_bits / 8
 
 
-def _tiles_together(
-    works: Sequence[Product], cut: Collection[Axis], machine: Cpu
-) -> tuple[ProductPoint, ...] | None:
+def _tiles_together(works: Sequence[Product], cut: Collection[Axis], machine: Cpu) -> tuple[ProductPoint, ...] | None:
     """The register tiles with the fewest cycles in all, of which few make a block of the loops to be `cut`."""
     ranked = []
     for work in works:
@@ -231,9 +243,7 @@ def _multiple(size: int, unit: int) -> int:
     return -(-max(size, 1) // unit) * unit
 
 
-def _even_blocks(
-    axis: Axis, unit: int, most: int, around: Sequence[SpatialLoop], threads: int
-) -> list[SpatialLoop]:
+def _even_blocks(axis: Axis, unit: int, most: int, around: Sequence[SpatialLoop], threads: int) -> list[SpatialLoop]:
     """A loop in blocks of no more than so many points, whole units, all of about one size; none where it is one block.
 
     For several threads the blocks are those, up to half as large, that are distributed most evenly.
