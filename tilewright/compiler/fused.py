@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
-from tilewright.compiler.planning import Planning, points
+from tilewright.compiler.planning import ChooseProduct, Planning, points
 from tilewright.compiler.products import ProductPlan
 from tilewright.compiler.trees import about
 from tilewright.decision import ASKED, Cost, Decision, Refusal
@@ -37,8 +37,12 @@ APART, FUSED = "a kernel each", "one kernel"
 
 
 def join_products(planning: Planning, steps: Sequence[Group | Loop], machine: Cpu) -> list[Group | Loop]:
-    """The steps of a plan, in which products that are one kernel are one group, where the second of them was."""
-    if planning.options.fuse == "never" or planning.options.search != "rules":
+    """The steps of a plan, in which products that are one kernel are one group, where the second of them was.
+
+    A search chooses how each product runs alone.
+    """
+    options = planning.options
+    if options.fuse == "never" or options.search != "rules" or planning.choose != ChooseProduct():
         return list(steps)
     producers = {step.name: step for step in steps if isinstance(step, Group) and step.kind == "product"}
     left: dict[int, Group] = {}
