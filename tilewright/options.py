@@ -15,6 +15,7 @@ from tilewright.errors import InvalidArgument
 from tilewright.files import as_path
 
 SEARCHES = ("rules", "joint")
+FUSIONS = ("auto", "always", "never")
 CLUSTER_SIZES = (1, 2, 4)
 RENAMED = {"route": "mma"}  # options by the names that they had before
 MmaFamily = Literal["mma.sync", "wmma"]  # matrix instructions of one warp, two families of one vendor
@@ -79,6 +80,8 @@ class Options:
                    the copy engine: 1, 2 or 4. On an H200 pairs gain nothing but in small ragged products
     search         how mapping and schedule of products are chosen: by "rules", or "joint": ranked by the model, the
                    best timed on this machine, once; the compile cache and the `.twm` keep what was found
+    fuse           whether products of which one reads the other run as one kernel, where there is one for them: "auto",
+                   where that is predicted to take less time, "always", or "never"
     trials         schedules to time per product in a joint search
     trees          the tile trees of some kernels by their names, as `compile --emit plan` writes them under "trees":
                    these kernels run as they say, others as the rules do
@@ -98,6 +101,7 @@ class Options:
     cluster: int = 1
     mma: str = "auto"
     search: str = "rules"
+    fuse: str = "auto"
     trials: int = 16
     trees: Mapping[str, Any] = field(default_factory=dict)
 
@@ -120,7 +124,8 @@ class Options:
         object.__setattr__(self, "disable", tuple(self.disable))
         known = isinstance(self.device, str) and _DEVICES.fullmatch(self.device) is not None
         _check("device", self.device, known, "auto, cuda, cuda:N or emulator")
-        for name, choices in (("search", SEARCHES), ("mma", MMA_FAMILIES), ("input_precision", INPUT_PRECISIONS)):
+        chosen = ("search", SEARCHES), ("fuse", FUSIONS), ("mma", MMA_FAMILIES), ("input_precision", INPUT_PRECISIONS)
+        for name, choices in chosen:
             _check_choice(name, getattr(self, name), choices)
         _check("cluster", self.cluster, type(self.cluster) is int and self.cluster in CLUSTER_SIZES, "1, 2 or 4")
         _check("trials", self.trials, _is_number(self.trials, 1, 1 << 30), "a number of 1 or more")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tilewright.compiler import fused, products
 from tilewright.compiler.cpu_rows import add_rows, row_cycles
 from tilewright.compiler.ordered import plan_ordered
 from tilewright.compiler.planning import Planning
-from tilewright.compiler.products import plan_product
 from tilewright.expr.core import Tensor
-from tilewright.expr.graph import Graph
+from tilewright.expr.graph import Graph, Loop
+from tilewright.graph.groups import Group
 from tilewright.instruction.cpu_products import CpuProducts
 from tilewright.intrinsics.registry import Registry, catalogue
 from tilewright.machine.description import Cpu
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from tilewright.compiler.search import Searched
 
 __all__ = [
-    "ORDERED", "TRANSPOSED_COPIES", "add_rows", "leave_border", "mappings", "plan_ordered", "plan_product", "records",
-    "row_cycles", "schedule_rows", "search_products",
+    "ORDERED", "TRANSPOSED_COPIES", "add_rows", "join_products", "leave_border", "mappings", "plan_ordered",
+    "plan_product", "records", "row_cycles", "schedule_rows", "search_products",
 ]  # fmt: skip
 
 ORDERED = True
@@ -42,6 +43,16 @@ def records(machine: Cpu) -> Registry:
 def mappings(planning: Planning, machine: Cpu) -> CpuProducts:
     """How products are mapped to the machine's intrinsics."""
     return CpuProducts(planning.intrinsics, machine, planning.constants)
+
+
+def join_products(planning: Planning, steps: Sequence[Group | Loop], machine: Cpu) -> list[Group | Loop]:
+    """Products in one kernel where that is predicted to be faster."""
+    return fused.join_products(planning, steps, machine)
+
+
+def plan_product(planning: Planning, group: Group, machine: Cpu) -> None:
+    """One product, or several in one kernel."""
+    (fused.plan_fused if group.parts else products.plan_product)(planning, group, machine)
 
 
 def search_products(graph: Graph, machine: Cpu, threads: int, options: Options) -> Searched:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NoReturn
 
 from tilewright.compiler.gpu_borders import leave_border
@@ -9,7 +10,7 @@ from tilewright.compiler.gpu_products import plan_product
 from tilewright.compiler.gpu_rows import add_rows, row_cycles, schedule_rows
 from tilewright.compiler.planning import Planning
 from tilewright.errors import InvalidArgument
-from tilewright.expr.graph import Graph
+from tilewright.expr.graph import Graph, Loop
 from tilewright.graph.groups import Group
 from tilewright.instruction.gpu_products import GpuProducts
 from tilewright.intrinsics.registry import Registry, standard
@@ -17,8 +18,8 @@ from tilewright.machine.description import Gpu
 from tilewright.options import Options
 
 __all__ = [
-    "ORDERED", "TRANSPOSED_COPIES", "add_rows", "leave_border", "mappings", "plan_ordered", "plan_product", "records",
-    "row_cycles", "schedule_rows", "search_products",
+    "ORDERED", "TRANSPOSED_COPIES", "add_rows", "join_products", "leave_border", "mappings", "plan_ordered",
+    "plan_product", "records", "row_cycles", "schedule_rows", "search_products",
 ]  # fmt: skip
 
 ORDERED = False
@@ -33,6 +34,11 @@ def records(machine: Gpu) -> Registry:
 def mappings(planning: Planning, machine: Gpu) -> GpuProducts:
     """How products are mapped to the machine's intrinsics."""
     return GpuProducts(machine, planning.options.intrinsics, planning.options.mma)
+
+
+def join_products(planning: Planning, steps: Sequence[Group | Loop], machine: Gpu) -> Sequence[Group | Loop]:
+    """Every product is a kernel of its own."""
+    return steps
 
 
 def plan_ordered(planning: Planning, group: Group, machine: Gpu) -> NoReturn:

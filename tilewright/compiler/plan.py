@@ -62,7 +62,7 @@ def _plan_nodes(planning: Planning) -> None:
     """Plan the kernels of a graph, or of the body of a loop."""
     steps = form_groups(planning.closed, lambda node: planning.product_of(node) is not None)
     planning.find_views([step for step in steps if isinstance(step, Group)])
-    for group in steps:
+    for group in planning.rules.join_products(planning, steps, planning.machine):
         if isinstance(group, Loop):
             plan_loop(planning, group, _plan_nodes)
             continue

@@ -230,6 +230,7 @@ class Planning:
         self._viewed: dict[str, str] = {}  # the sources of views, by their results
         self.fused: dict[str, Group] = {}  # maps that the relayout of their only reader's operand may compute
         self.unfused: dict[str, str] = {}  # why others are computed before they are packed
+        self.buffers: set[str] = set()  # results that stay in the kernel that is planned now
 
     # Storage --------------------------------------------------------------------------------------------------
 
@@ -352,6 +353,10 @@ class Planning:
             asked = None if self.choose.mapping is _undecided else self.choose.mapping
             self._products[node] = find_product(node, self.target, asked)
         return self._products[node]
+
+    def settle(self, node: Compute, product: MappedProduct, decision: Decision) -> None:
+        """Let a compute run with this mapping."""
+        self._products[node] = product, decision
 
     def lane_by_lane(self, node: Compute) -> tuple[list[MappedProduct], list[Refusal]]:
         """The mappings that multiply the factors of a compute lane by lane; what was refused."""

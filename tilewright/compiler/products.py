@@ -39,10 +39,10 @@ SMALLEST_DEPTH = 16  # points of a k loop that is cut in two
 
 def plan_product(planning: Planning, group: Group, machine: Cpu) -> None:
     """Place the result of a product with its epilogue, and add its kernels."""
-    _Product(planning, group, machine).run()
+    ProductPlan(planning, group, machine).run()
 
 
-class _Product:
+class ProductPlan:
     """One product on its way to a scheduled kernel.
 
     `a` is the read of the broadcast operand, `depth` has the loops of the kernel that sum, outermost first; `together`
@@ -51,8 +51,9 @@ class _Product:
     `producers` are maps that relayouts compute.
     """
 
-    def __init__(self, planning: Planning, group: Group, machine: Cpu) -> None:
-        self.planning = planning
+    def __init__(self, planning: Planning, group: Group, machine: Cpu, *, joins: bool = False) -> None:
+        """With `joins` the product runs in one kernel with others, whose loops are those of the graph."""
+        self.planning, self.joins = planning, joins
         self.machine = machine
         self.group = group
         self.node, self.result = group.main, group.nodes[-1]
@@ -68,19 +69,24 @@ class _Product:
         self.packed: dict[Read, Expr] = {}
         self.producers: dict[str, Compute] = {}
 
-    def run(self) -> None:
+    def prepare(self) -> Product:
+        """Place the result, and operands where they are not packed yet; the product before panels are packed."""
         planning, plan = self.planning, self.planning.plan
-        product = self.product
         self._take_producers()
-        position = len(plan.decisions)
+        self.position = len(plan.decisions)
         self.target = self._place_target()
         fill_borders(planning, self.group.stored)
         self._bring_neighbours()
         self.depth = self._ordered_depth()
         self._fuse()
-        plain = plan.stored.get(product.b.tensor.name)
-        packs = plain is None or self._wants_panels(plain.layout)
-        work = self._work(self._plain_operand(), packs)
+        plain = plan.stored.get(self.product.b.tensor.name)
+        self.packs = plain is None or self._wants_panels(plain.layout)
+        return self._work(self._plain_operand(), self.packs)
+
+    def run(self) -> None:
+        planning, plan = self.planning, self.planning.plan
+        product = self.product
+        work, packs = self.prepare(), self.packs
         a_bytes = planning.stored(self.a.tensor).bytes
         threads, kernel = planning.threads, self.group.kernel
         name = planning.name_kernel(kernel)
@@ -99,16 +105,14 @@ class _Product:
             )
         plan.decisions.append(decision)
         tile = point.tile(work)
-        running = self._proven(work, tile)
-        plan.decisions.insert(position, replace(self.decision, chosen=str(running)))
+        running = self.proven(work, tile)
+        plan.decisions.insert(self.position, replace(self.decision, chosen=str(running)))
         if packs:
             block = self._depth_block(work, point) if asked is None else 0
             if given is not None:
                 with about(name):
                     block = cut_of_tree(given, self.depth[-1].name, self.depth[-1].size, product.group)
-            b = self._packed_operand(tile[product.columns.name], block)
-            self._cut(block)
-            work = self._work(b, packs)
+            work = self.with_panels(tile[product.columns.name], block)
         if asked is None:
             point = replace(point, k_blocks=depth_blocks(work, tile, self.machine))
         in_loop, placed = epilogue_in_loop(work, point, self.machine, kernel)
@@ -120,6 +124,30 @@ class _Product:
             name, scheduled, decision, (self.target.name,), 2 * points(self.node),
             cycles=lambda _: cycles, instruction=running.instruction,
         )  # fmt: skip
+        self.note(name, work, point, running, in_loop)
+
+    def keep_in_kernel(self) -> None:
+        """Let the result be a buffer of the kernel that runs this product, rows along its columns."""
+        planning, n_dim = self.planning, self.node.axes.index(self.product.columns)
+        order = [*(dim for dim in range(len(self.node.axes)) if dim != n_dim), n_dim]
+        output = self.result.output
+        planning.place(output, permuted(static_shape(output.shape), order), "buffer")
+        planning.buffers.add(output.name)
+
+    def finished(self, point: ProductPoint) -> Product:
+        """The product, prepared before, as a register tile of so many columns reads it."""
+        work = self._work(self._plain_operand(), self.packs)
+        return self.with_panels(point.tile(work)[work.columns.name]) if self.packs else work
+
+    def with_panels(self, width: int, block: int = 0) -> Product:
+        """The product with its vector operand in panels of so many columns, its last sum cut in blocks of points."""
+        b = self._packed_operand(width, block)
+        self._cut(block)
+        return self._work(b, self.packs)
+
+    def note(self, name: str, work: Product, point: ProductPoint, running: MappedProduct, in_loop: bool) -> None:
+        """Add to the plan what was decided about this product, which runs in the kernel `name`."""
+        plan, tile = self.planning.plan, point.tile(work)
         chosen = {
             "tile": tile,
             "order": [*(axis.name for axis in work.outer), *point.order],
@@ -145,7 +173,7 @@ class _Product:
             return row_major(shape)
         return permuted(shape, order_of_result(self.planning, producer, producer.main))
 
-    def _proven(self, work: Product, tile: Mapping[str, int]) -> MappedProduct:
+    def proven(self, work: Product, tile: Mapping[str, int]) -> MappedProduct:
         """The mapping that this tile runs, which has passed every check."""
         rows = [axis for axis in work.rows if tile.get(axis.name, 1) > 1]
         height = prod(tile[axis.name] for axis in rows)
@@ -157,6 +185,8 @@ class _Product:
     def _place_target(self) -> Tensor:
         """What the kernel writes, the vector loop innermost: the result, or a tensor that is copied to an output."""
         planning, output = self.planning, self.result.output
+        if output.name in planning.plan.stored:  # a buffer of the kernel
+            return output
         n_dim = self.node.axes.index(self.product.columns)
         order = [d for d in range(len(self.node.axes)) if d != n_dim] + [n_dim]
         if output.name not in planning.outputs or _keeps_order(order, output):
@@ -283,6 +313,8 @@ class _Product:
         )
         work = replace(work, mapping=how)
         work = replace(work.walked_by(self.walked), shapes=product.shapes)
+        if self.joins:
+            return work
         return merge_product_loops(work, product.mapping.sets[0] if product.fixed else None)
 
     # The vector operand -----------------------------------------------------------------------------------------
@@ -290,6 +322,8 @@ class _Product:
     def _wants_panels(self, layout: Packed) -> bool:
         """Whether b, stored like this, is packed into panels: not where few rows read it and n is contiguous."""
         b, (rows, _, _) = self.product.b, self.product.sizes
+        if b.tensor.name in self.planning.buffers:
+            return False
         constant = b.tensor.name in self.planning.constants
         if constant or not is_plain(b) or self.product.group > 1 or rows > ROWS_WORTH_PACKING:
             return True

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tilewright.compiler.search import Searched
     from tilewright.decision import Decision
     from tilewright.expr.core import Tensor
-    from tilewright.expr.graph import Graph
+    from tilewright.expr.graph import Graph, Loop
     from tilewright.graph.groups import Group
     from tilewright.instruction.products import Target as ProductTarget
     from tilewright.intrinsics.registry import Registry
@@ -67,6 +67,9 @@ class Rules(Protocol):
 
     def row_cycles(self, machine: Any, scheduled: Kernel, decision: Decision) -> Callable[[Kernel], float]:
         """What predicts the cycles of a kernel of rows, of which `scheduled` is the rule's, chosen by `decision`."""
+
+    def join_products(self, planning: Planning, steps: Sequence[Group | Loop], machine: Any) -> Sequence[Group | Loop]:
+        """The steps of a plan with products that are to run in one kernel as one group."""
 
     def plan_product(self, planning: Planning, group: Group, machine: Any) -> None:
         """Place the result of a product with its epilogue, and add its kernels."""

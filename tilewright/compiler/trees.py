@@ -16,13 +16,13 @@ from tilewright.operator.block_rows import block_rows
 from tilewright.operator.block_tree import block_tree
 from tilewright.operator.ordered_tree import ordered_tree
 from tilewright.operator.product_point import ProductPoint
-from tilewright.operator.product_tree import product_tree
+from tilewright.operator.products_tree import products_tree
 from tilewright.operator.sorting import method_of
 from tilewright.tiles.kernel import Kernel, expressions
 from tilewright.tiles.legality import check
 from tilewright.tiles.parts import factors, on_blocks, program_of, tiles_at
 from tilewright.tiles.problem import Problem
-from tilewright.tiles.product import Product, product_of
+from tilewright.tiles.product import Product, product_of, products_of
 from tilewright.tiles.tree import InvalidTree, MicroKernelRef, Stage, Tile, TileTree, from_json, kernels, leaves, walk
 
 
@@ -81,8 +81,8 @@ def _form(kernel: Kernel) -> TileTree:
         return ordered.tree()
     if on_blocks(kernel.tree):
         return (block_rows(kernel) if product_of(kernel) is None else block_tree(kernel)).tree()
-    if product_of(kernel) is not None:
-        return product_tree(kernel).tree()
+    if products_of(kernel):
+        return products_tree(kernel).tree()
     RowTree(kernel)
     return kernel.tree
 

@@ -29,7 +29,7 @@ class Group:
 
     In a row group all nodes are written over shared loops: `outer`, and `inner` which its reductions sum over. `stored`
     names the members that other groups or the graph's outputs read. `kernel` is the name of the kernel, by default the
-    one that `kernel_name` makes of the nodes.
+    one that `kernel_name` makes of the nodes. Products that run in one kernel are its `parts`, each a group of its own.
     """
 
     kind: str
@@ -39,6 +39,7 @@ class Group:
     stored: tuple[str, ...] = ()
     decision: Decision | None = None
     kernel: str = ""
+    parts: tuple[Group, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.kernel:
@@ -70,6 +71,12 @@ def kernel_name(nodes: Sequence[Compute]) -> str:
         parts.update(dict.fromkeys((*joined, operator)))
     first, *others = parts
     return JOINED.join(parts if len(parts) <= _MOST_PARTS else (first, "..", others[-1]))
+
+
+def joined(producer: Group, consumer: Group, decision: Decision) -> Group:
+    """Two groups of products, of which the second reads the first, as one kernel."""
+    nodes = (*producer.nodes, *consumer.nodes)
+    return Group("product", nodes, stored=consumer.stored, decision=decision, parts=(producer, consumer))
 
 
 def form_groups(graph: Graph, is_product: Callable[[Compute], bool]) -> list[Group | Loop]:

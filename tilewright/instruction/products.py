@@ -291,6 +291,22 @@ def find_product(compute: Compute, target: Target, choose: ChooseMapping | None 
     return None, Decision(subject, "none", why, refused=tuple(dict.fromkeys(refused)))
 
 
+def all_products(compute: Compute, target: Target) -> list[MappedProduct]:
+    """Every mapping with which a compute may run as a product, preferred first; not all of them are proven."""
+    factors = product_factors(compute)
+    if factors is None or any(axis.extent == 0 for axis in compute.loops):
+        return []
+    refused: list[Refusal] = []
+    offered = target.records(factors, compute.output.dtype, refused)
+    found = [each for records in offered for each in _candidates(compute, records, target, refused)]
+    return [each for each in target.ordered(found) if target.can_pack(each)]
+
+
+def is_proven(product: MappedProduct) -> bool:
+    """Whether a mapping passes every check."""
+    return judge(product.mapping, "signature", differential=True).refusal is None
+
+
 def find_lanes(compute: Compute, target: Target) -> tuple[list[MappedProduct], list[Refusal]]:
     """The mappings of a compute onto records that multiply its factors lane by lane, and what was refused.
 

@@ -3,7 +3,8 @@ last tile.
 
 Every loop ``x`` becomes ``x = quantum * x.t + x.i``: `x.t` counts tiles and is a loop, `x.i` is a dimension of the tile
 (absent for quantum 1). A program runs a consecutive block of tiles; the last block also runs the ragged tile, if
-there is one.
+there is one. Blocks may be loops of a program too, around several nests that share them: then ``x.b`` counts blocks,
+and `x.t` counts tiles within one.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tilewright.dataclass import dataclass
 from tilewright.expr.core import Axis, Expr
 from tilewright.kernel import dialect as tile
 from tilewright.lower.builder import KernelBuilder
-from tilewright.tiles.loops import SpatialLoop
+from tilewright.tiles.loops import SpatialLoop, within
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -27,13 +28,48 @@ class TileAxis(Axis):
 
 
 @dataclass(frozen=True)
+class Block:
+    """One block of a loop: `loop` has its points as the quantum, `counter` stands for `number` in expressions."""
+
+    loop: SpatialLoop
+    counter: TileAxis
+    number: SSAValue
+
+    def places(self, inside: Expr) -> dict[Axis, Expr]:
+        """The loop, and its place within the block, which is `inside`."""
+        axis, points = self.loop.axis, self.loop.quantum
+        return {axis: self.counter * points + inside, within(axis, points): inside}
+
+    def steps(self, builder: KernelBuilder, quantum: int) -> SSAValue:
+        """How many whole steps of so many points there are in this block."""
+        most = builder.index(self.loop.quantum // quantum)
+        if not self.loop.rest:
+            return most
+        passed = builder.mul(self.number, most)
+        left = builder.insert(arith.SubiOp(builder.index(self.loop.extent // quantum), passed))
+        return builder.insert(arith.MinSIOp(left, most))
+
+    def is_last(self, builder: KernelBuilder) -> SSAValue:
+        """Whether this is the last block of its loop."""
+        return builder.insert(tile.CompareOp("eq", self.number, builder.index(self.loop.tiles - 1)))
+
+    def rest(self, quantum: int) -> int:
+        """Where the points that fill no step begin, within the last block."""
+        return self.loop.extent // quantum * quantum - (self.loop.tiles - 1) * self.loop.quantum
+
+
+@dataclass(frozen=True)
 class Point:
-    """Where a tile stands: each loop in terms of tile counters and tile dimensions, and the values of the counters."""
+    """Where a tile stands: each loop in terms of tile counters and tile dimensions, and the values of the counters.
+
+    `blocks` are those of loops that are cut into blocks around the tile.
+    """
 
     replaced: dict[Axis, Expr] = field(default_factory=dict)
     counters: dict[Axis, SSAValue] = field(default_factory=dict)
     dims: tuple[Axis, ...] = ()
     bounds: dict[int, SSAValue] = field(default_factory=dict)
+    blocks: dict[Axis, Block] = field(default_factory=dict)
 
     @property
     def extents(self) -> tuple[int, ...]:
@@ -69,6 +105,43 @@ class Tiler:
         distributed = [loop for loop in grid if loop.programs > 1]
         self.programs = {loop.axis: builder.insert(tile.ProgramIdOp(n)) for n, loop in enumerate(distributed)}
 
+    def visit_blocks(
+        self, loops: Sequence[SpatialLoop], body: Callable[[Point], None], point: Point | None = None
+    ) -> None:
+        """Emit loops over blocks of `quantum` points, outermost first, with `body` in the innermost one.
+
+        Unlike tiles, the last block of a loop has the code of the others, so that its extents are known at run time.
+        """
+        point = Point() if point is None else point
+        if not loops:
+            body(point)
+            return
+        builder = self.builder
+        loop, *inner = loops
+        counter = TileAxis(f"{loop.axis.name}.b", loop.tiles)
+
+        def reached(number: SSAValue, _: Sequence[SSAValue] = ()) -> Sequence[SSAValue]:
+            counters = {**point.counters, counter: number}
+            if loop.quantum == 1:
+                at = replace(point, replaced={**point.replaced, loop.axis: counter}, counters=counters)
+            else:
+                blocks = {**point.blocks, loop.axis: Block(loop, counter, number)}
+                at = replace(point, counters=counters, blocks=blocks)
+            self.visit_blocks(inner, body, at)
+            return ()
+
+        program = self.programs.get(loop.axis)
+        if loop.tiles == 1:
+            self.visit_blocks(inner, body, point)
+        elif program is None:
+            builder.loop(builder.index(0), builder.index(loop.tiles), reached)
+        elif loop.tiles_per_block == 1:
+            reached(program)
+        else:
+            low = builder.mul(program, builder.index(loop.tiles_per_block))
+            end = builder.add(low, builder.index(loop.tiles_per_block))
+            builder.loop(low, builder.insert(arith.MinSIOp(end, builder.index(loop.tiles))), reached)
+
     def visit(self, loops: Sequence[SpatialLoop], body: Callable[[Point], None], point: Point | None = None) -> None:
         """Emit the loops, outermost first, with `body` at every tile, from a point that outer loops have reached."""
         point = Point() if point is None else point
@@ -77,6 +150,9 @@ class Tiler:
             return
         builder = self.builder
         loop, *inner = loops
+        if loop.axis in point.blocks:
+            self._visit_within(loop, inner, body, point)
+            return
         program = self.programs.get(loop.axis)
         counter = TileAxis(f"{loop.axis.name}.t", max(loop.full_tiles, 1))
 
@@ -106,14 +182,39 @@ class Tiler:
             last = builder.insert(tile.CompareOp("eq", program, builder.index(loop.programs - 1)))
             builder.branch(last, ragged)
 
+    def _visit_within(
+        self, loop: SpatialLoop, inner: Sequence[SpatialLoop], body: Callable[[Point], None], point: Point
+    ) -> None:
+        """Emit the tiles of a loop that are in the block around them."""
+        builder, block = self.builder, point.blocks[loop.axis]
+        counter = TileAxis(f"{loop.axis.name}.t", loop.tiles_per_block)
+
+        def full(index: SSAValue, _: Sequence[SSAValue] = ()) -> Sequence[SSAValue]:
+            self.visit(inner, body, _placed(point, loop, counter, loop.quantum, index))
+            return ()
+
+        if loop.tiles_per_block == 1 and not block.loop.rest:
+            full(builder.index(0))
+        else:
+            builder.loop(builder.index(0), block.steps(builder, loop.quantum), full)
+        if loop.rest:
+            last = block.is_last(builder)
+            builder.branch(last, lambda: self.visit(inner, body, _ragged(builder, point, loop)))
+
 
 def _placed(point: Point, loop: SpatialLoop, counter: Axis, quantum: int, index: SSAValue) -> Point:
     counters = {**point.counters, counter: index}
     if quantum == 1:
-        return Point({**point.replaced, loop.axis: counter}, counters, point.dims, point.bounds)
+        return replace(point, replaced=_places(point, loop, counter), counters=counters)
     inside = TileAxis(f"{loop.axis.name}.i", quantum)
-    whole = counter * quantum + inside
-    return Point({**point.replaced, loop.axis: whole}, counters, (*point.dims, inside), point.bounds)
+    replaced = _places(point, loop, counter * quantum + inside)
+    return replace(point, replaced=replaced, counters=counters, dims=(*point.dims, inside))
+
+
+def _places(point: Point, loop: SpatialLoop, place: Expr) -> dict[Axis, Expr]:
+    """What loops stand for with one more, whose place is within a block where there is one."""
+    block = point.blocks.get(loop.axis)
+    return {**point.replaced, **(block.places(place) if block is not None else {loop.axis: place})}
 
 
 def _ragged(builder: KernelBuilder, point: Point, loop: SpatialLoop) -> Point:
@@ -124,6 +225,7 @@ def _ragged(builder: KernelBuilder, point: Point, loop: SpatialLoop) -> Point:
         size += loop.vector_lanes - size % loop.vector_lanes
         bounds[len(point.dims)] = builder.index(loop.rest)
     inside = TileAxis(f"{loop.axis.name}.i", size)
-    start = loop.full_tiles * loop.quantum
-    whole = inside + start if start else inside
-    return Point({**point.replaced, loop.axis: whole}, dict(point.counters), (*point.dims, inside), bounds)
+    block = point.blocks.get(loop.axis)
+    start = loop.full_tiles * loop.quantum if block is None else block.rest(loop.quantum)
+    replaced = _places(point, loop, inside + start if start else inside)
+    return replace(point, replaced=replaced, dims=(*point.dims, inside), bounds=bounds)

@@ -28,7 +28,7 @@ from tilewright.tiles.kernel import expressions
 from tilewright.tiles.legality import check
 from tilewright.tiles.parts import on_blocks
 from tilewright.tiles.problem import Problem
-from tilewright.tiles.product import product_of
+from tilewright.tiles.product import products_of
 
 
 def build_module(
@@ -133,13 +133,13 @@ class _Building:
 def lower_kernel(step: Step, name: str) -> tile.FuncOp:
     """The tile program of the kernel of one launch. Raises IllegalTree where a rule forbids its tree."""
     check(step.kernel.tree, Problem.of(expressions(step.kernel)), imperfect=True)
-    product = product_of(step.kernel)
+    products = products_of(step.kernel)
     if isinstance(step.kernel.statements[-1].accum, Ordered):
         func = lower_ordered(name, step.kernel, step.arguments)
     elif on_blocks(step.kernel.tree):
-        lowered = lower_block_nest if product is None else lower_blocks
+        lowered = lower_blocks if products else lower_block_nest
         func = lowered(name, step.kernel, step.arguments)
-    elif product is not None:
+    elif products:
         func = lower_product(name, step.kernel, step.arguments, step.parameters)
     else:
         func = lower_nest(name, step.kernel, step.arguments, step.parameters)

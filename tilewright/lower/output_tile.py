@@ -6,6 +6,7 @@ Tiles of registers on a CPU and tiles of blocks on a GPU are both this; they dif
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import prod
 
 from xdsl.ir import SSAValue
@@ -38,7 +39,7 @@ class OutputTile:
         names = [f"{axis.name}.i" for axis in (*self.work.rows, self.work.columns)]
         order = sorted(range(len(point.dims)), key=lambda p: names.index(point.dims[p].name))
         bounds = {order.index(dim): bound for dim, bound in point.bounds.items()}
-        return Point(point.replaced, point.counters, tuple(point.dims[p] for p in order), bounds)
+        return replace(point, dims=tuple(point.dims[p] for p in order), bounds=bounds)
 
     @property
     def n_extent(self) -> int:

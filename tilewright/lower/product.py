@@ -3,7 +3,8 @@ store.
 
 ``acc[m, n] = sum over k of a[m, k] * b[k, n]`` where m, n and k each stand for any number of loops (a mapping says
 which). Every m loop is tiled, so a tile's rows are any constant offsets in memory: windows, strides and
-channels-last images need no copy.
+channels-last images need no copy. Several products in one kernel run in turn on one block of the loops that they share,
+and pass values on in buffers of a block.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from tilewright.kernel import dialect as tile
 from tilewright.lower.body import argument_types, computed_in
 from tilewright.lower.builder import KernelBuilder, view_type
 from tilewright.lower.epilogue_loop import finish_in_loop
-from tilewright.lower.loops import Point, TileAxis, Tiler, grid_of
+from tilewright.lower.loops import Block, Point, TileAxis, Tiler, grid_of
 from tilewright.lower.output_tile import OutputTile
 from tilewright.lower.prefetch import StepsOfBlock, prefetch_block, prefetch_rows, tile_number
 from tilewright.lower.steps import Parameter
-from tilewright.operator.product_tree import ProductTree, product_tree
+from tilewright.operator.product_tree import ProductTree
+from tilewright.operator.products_tree import Buffer, ProductsTree, products_tree
 from tilewright.tiles.kernel import Kernel
 
 #: Adds hints to one step of k: the k loops in terms of counters, and the counters.
@@ -37,19 +39,70 @@ Hints = Callable[["_Tile", Mapping[Axis, Expr], Mapping[Axis, SSAValue]], None]
 def lower_product(
     name: str, kernel: Kernel, views: Sequence[tuple[Tensor, int]], parameters: Sequence[Parameter] = ()
 ) -> tile.FuncOp:
-    """The kernel of a product with its epilogue; its arguments are views, then numbers."""
-    tree = product_tree(kernel)
+    """The kernel of products with their epilogues; its arguments are views, then numbers."""
+    tree = products_tree(kernel)
     func = tile.FuncOp(name, argument_types(views, parameters), grid_of(tree.grid))
     builder = KernelBuilder(func.body.block)
     names = [*(tensor.name for tensor, _ in views), *(parameter.name for parameter in parameters)]
     memory = dict(zip(names, func.body.block.args, strict=True))
-    tiler = Tiler(builder, tree.grid)
-    if tree.k_block:
-        _Blocked(builder, tree, memory, tiler).run()
-    else:
-        tiler.visit(tree.outside, lambda point: _Tile(builder, tree, memory, point).run())
+    _Products(builder, tree, memory, Tiler(builder, tree.grid)).run()
     builder.insert(tile.ReturnOp())
     return func
+
+
+class _Products:
+    """The products of a kernel, one block of their loops after the other."""
+
+    def __init__(
+        self, builder: KernelBuilder, tree: ProductsTree, memory: Mapping[str, SSAValue], tiler: Tiler
+    ) -> None:
+        self.builder, self.tree, self.tiler = builder, tree, tiler
+        self.memory = dict(memory)
+        for buffer in tree.buffers.values():
+            self.memory[buffer.tensor.name] = self._alloc(buffer)
+
+    def run(self) -> None:
+        *before, last = self.tree.stored
+        if not self.tree.summed:
+            self.tiler.visit_blocks(self.tree.blocks, lambda point: self._run([*before, last], point))
+            return
+        sums = self.tree.sums
+        view = self._alloc(sums)
+
+        def tiles(body: Callable[[_Tile, tuple[SSAValue, Expr]], None], point: Point) -> None:
+            def tile_at(reached: Point) -> None:
+                place = view, substitute(sums.address, reached.replaced)
+                body(_Tile(self.builder, last, self.memory, reached), place)
+
+            self.tiler.visit(last.outside, tile_at, point)
+
+        def blocks(point: Point) -> None:
+            """The sums of all blocks inside, in scratch memory, and what becomes of them."""
+            tiles(lambda each, place: each.clear(place), point)
+            self.tiler.visit_blocks(self.tree.summed, summed, point)
+            tiles(lambda each, place: each.finish(each.read(place)), point)
+
+        def summed(point: Point) -> None:
+            self._run(before, point)
+            tiles(lambda each, place: each.accumulate(place), point)
+
+        self.tiler.visit_blocks(self.tree.outer, blocks)
+
+    def _run(self, products: Sequence[ProductTree], point: Point) -> None:
+        for product in products:
+            if product.k_block:
+                _Blocked(self.builder, product, self.memory, self.tiler).run()
+            else:
+                self._tiles(product, point)
+
+    def _tiles(self, product: ProductTree, point: Point) -> None:
+        self.tiler.visit(product.outside, lambda reached: self._tile(product, reached).run(), point)
+
+    def _tile(self, product: ProductTree, point: Point) -> _Tile:
+        return _Tile(self.builder, product, self.memory, point)
+
+    def _alloc(self, buffer: Buffer) -> SSAValue:
+        return self.builder.insert(tile.AllocOp(view_type(computed_in(buffer.tensor.dtype), buffer.tensor.size)))
 
 
 class _Blocked:
@@ -178,16 +231,17 @@ class _Tile(OutputTile):
     def clear(self, partial: tuple[SSAValue, Expr]) -> None:
         self.emitter().store(self.shaped(self.zero()), *partial, self.dtype)
 
-    def accumulate(self, partial: tuple[SSAValue, Expr], span: tuple[SSAValue, SSAValue]) -> None:
+    def accumulate(self, partial: tuple[SSAValue, Expr], span: tuple[SSAValue, SSAValue] | None = None) -> None:
         """Add the products of one whole block of the first k loop to the sums in scratch."""
-        total = self._products(list(self.work.depth), {}, {}, self._read(partial), span)
+        total = self._products(list(self.work.depth), {}, {}, self.read(partial), span)
         self.emitter().store(self.shaped(total), *partial, self.dtype)
 
     def complete(self, partial: tuple[SSAValue, Expr], low: SSAValue) -> None:
         """Add the products from `low` on to the sums in scratch and finish."""
-        self.finish(self._products(list(self.work.depth), {}, {}, self._read(partial), (low, None)))
+        self.finish(self._products(list(self.work.depth), {}, {}, self.read(partial), (low, None)))
 
-    def _read(self, partial: tuple[SSAValue, Expr]) -> SSAValue:
+    def read(self, partial: tuple[SSAValue, Expr]) -> SSAValue:
+        """The sums in scratch."""
         view, index = partial
         flat = Tensor("partial", (1,), self.dtype)
         emitter = self.emitter({flat.name: view})
@@ -214,6 +268,8 @@ class _Tile(OutputTile):
 
             end = builder.index(extent) if high is None else high
             return builder.loop(low, end, inside, [total])[0]
+        if axis in self.point.blocks:
+            return self._products_of_block(self.point.blocks[axis], total)
         step, group = self.tree.step, self.work.group
         if self.work.whole_groups:
             extent = -(-extent // group) * group
@@ -236,6 +292,24 @@ class _Tile(OutputTile):
             start = full * step
             total = self._dot(last, {**where, axis: last + start if start else last}, counters, total, ragged)
         return total
+
+    def _products_of_block(self, block: Block, total: SSAValue) -> SSAValue:
+        """Products over the only k loop within a block of it."""
+        builder, step, axis = self.builder, self.tree.step, block.loop.axis
+        counter = TileAxis(f"{axis.name}.t", block.loop.quantum // step)
+        part = TileAxis(f"{axis.name}.i", step)
+
+        def steps(index: SSAValue, carried: list[SSAValue]) -> list[SSAValue]:
+            return [self._dot(part, block.places(counter * step + part), {counter: index}, carried[0], step)]
+
+        (total,) = builder.loop(builder.index(0), block.steps(builder, step), steps, [total])
+        ragged = axis.size % step
+        if not ragged:
+            return total
+        rest = TileAxis(f"{axis.name}.i", ragged)
+        where, whole = block.places(rest + block.rest(step)), total
+        last = block.is_last(builder)
+        return builder.either(last, lambda: [self._dot(rest, where, {}, whole, ragged)], lambda: [whole])[0]
 
     def _dot(
         self, part: Axis, where: Mapping[Axis, Expr], counters: Mapping[Axis, SSAValue], total: SSAValue, valid: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field
 
 from tilewright.dataclass import dataclass
 from tilewright.tiles import build
@@ -36,7 +37,8 @@ class ProductTree:
     run in each block. `tile` has the points of a register tile, and how many of the last depth loop one product takes.
     `k_block` is the points of the first depth loop in a block, 0 for none; a block asks for the operands of the next
     one by lines of `line_bytes`, if that is not 0. With `epilogue_loop` the epilogue reads the sums of a tile from
-    scratch memory, one vector after the other.
+    scratch memory, one vector after the other. A depth loop that is cut in blocks outside has so many points here as
+    `within` says.
     """
 
     work: Product
@@ -47,6 +49,7 @@ class ProductTree:
     k_block: int = 0
     line_bytes: int = 0
     epilogue_loop: bool = False
+    within: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def step(self) -> int:
@@ -58,29 +61,37 @@ class ProductTree:
 
         With blocks of the depth what stands inside the columns runs twice, for sums and epilogue.
         """
-        work = self.work
-        product, *epilogue = work.statements
-        first, last = work.depth[0].name, work.depth[-1].name
-        steps = {axis.name: axis.size for axis in work.depth}
-        steps[first] = self.k_block or steps[first]
-        steps[last] = -(-steps[last] // self.step)
-        leaf = Leaf(product.name, micro_kernel(work, self.tile, {last: self.step}))
-        tree = rooted(build.tile("L1", list(steps.items()), leaf))
-        after: TileTree | None = None
-        if epilogue:
-            rows = [(axis.name, self.tile.get(axis.name, 1)) for axis in work.rows]
-            columns = work.columns.name, self.tile.get(work.columns.name, 1)
-            after = register_tile(rows, columns, work.lanes, Leaf(epilogue[0].name), self.epilogue_loop)
+        tree, after = self.sums(), self.epilogue()
         if not self.k_block:
             tree = Scope(Kind.SEQ, (tree, after)) if after is not None else tree
             return in_program(self.outside, self.grid, tree)
         inside = [(loop.axis.name, loop.tiles_per_block) for loop in self.inside]
-        blocks = first, -(-work.depth[0].size // self.k_block)
+        first = self.work.depth[0]
+        blocks = first.name, -(-first.size // self.k_block)
         hints = [Hint("prefetch_lines", (self.line_bytes,))] if self.line_bytes else []
         tree = rooted(build.tile("L2", [blocks, *inside], tree, hints=hints))
         if after is not None:
             tree = Scope(Kind.SEQ, (tree, rooted(build.tile("L2", inside, after))))
-        return in_program(self.outside, self.grid, Stage(product.name, "L2", tree))
+        return in_program(self.outside, self.grid, Stage(self.work.statements[0].name, "L2", tree))
+
+    def sums(self) -> TileTree:
+        """The sums of one register tile: steps of the depth, of one block of it if there are blocks."""
+        work = self.work
+        first, last = work.depth[0].name, work.depth[-1].name
+        steps = {axis.name: self.within.get(axis.name, axis.size) for axis in work.depth}
+        steps[first] = self.k_block or steps[first]
+        steps[last] = -(-steps[last] // self.step)
+        leaf = Leaf(work.statements[0].name, micro_kernel(work, self.tile, {last: self.step}))
+        return rooted(build.tile("L1", list(steps.items()), leaf))
+
+    def epilogue(self) -> TileTree | None:
+        """The epilogue of one register tile, if there is one."""
+        work = self.work
+        if not work.has_epilogue:
+            return None
+        rows = [(axis.name, self.tile.get(axis.name, 1)) for axis in work.rows]
+        columns = work.columns.name, self.tile.get(work.columns.name, 1)
+        return register_tile(rows, columns, work.lanes, Leaf(work.statements[1].name), self.epilogue_loop)
 
 
 def product_tree(kernel: Kernel) -> ProductTree:
@@ -111,18 +122,18 @@ def product_tree(kernel: Kernel) -> ProductTree:
         inside=loops_named(inside, work.spatial, tile, program.grid, lanes),
         k_block=k_block if isinstance(program.body, Stage) else 0,
         line_bytes=number_of(kernel.tree, "prefetch_lines", 0),
-        epilogue_loop=_is_loop(kernel),
+        epilogue_loop=epilogue_is_loop(kernel.tree, work),
     )
     _require_all(found)
     require_form(kernel.tree, found.tree())
     return found
 
 
-def _is_loop(kernel: Kernel) -> bool:
+def epilogue_is_loop(tree: TileTree, work: Product) -> bool:
     """Whether the vectors of an epilogue are a loop over data in L1, and not written out."""
-    places = (path for path, leaf in leaves(kernel.tree) if leaf.op == kernel.statements[-1].name)
-    around = [node for path in places for _, node in ancestors(kernel.tree, path)]
-    return len(kernel.statements) > 1 and any(isinstance(node, Tile) and node.level == "L1" for node in around)
+    places = (path for path, leaf in leaves(tree) if leaf.op == work.statements[-1].name)
+    around = [node for path in places for _, node in ancestors(tree, path)]
+    return work.has_epilogue and any(isinstance(node, Tile) and node.level == "L1" for node in around)
 
 
 def _require_all(tree: ProductTree) -> None:
@@ -137,6 +148,12 @@ def _require_all(tree: ProductTree) -> None:
         names = ", ".join(loop.axis.name for loop in tree.inside) or "no loop"
         rows = ", ".join(axis.name for axis in work.rows)
         raise InvalidTree(f"a block of {work.depth[0].name} walks {names}", help=f"tiles of {rows} inside it")
+    require_steps(tree)
+
+
+def require_steps(tree: ProductTree) -> None:
+    """Raises InvalidTree where one product takes a part of a group, or more than is written out."""
+    work = tree.work
     last, most = work.depth[-1], MOST_GROUPS * work.group
     if tree.step % work.group or tree.step > min(most, -(-last.size // work.group) * work.group):
         groups = f", in groups of {work.group}" if work.group > 1 else ""

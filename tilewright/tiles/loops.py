@@ -1,4 +1,7 @@
-"""Spatial loops in tiles: how many there are, and how they are distributed to the programs of a grid."""
+"""Spatial loops in tiles: how many there are, and how they are distributed to the programs of a grid.
+
+Several products in one kernel share blocks of loops: tiles of a loop are then counted within a block.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,14 @@ from tilewright.expr.core import Axis
 class SpatialLoop:
     """One loop: `quantum` points per tile, tiles distributed in `blocks` to a grid axis.
 
-    A `vector` loop pads its ragged tile to `lanes`.
+    A `vector` loop pads its ragged tile to `lanes`. Where the points of a block are given, `tiles_per_block` follows.
     """
 
     axis: Axis
     quantum: int = 1
     blocks: int = 1
     vector_lanes: int = 0  # > 0: the ragged tile is rounded up to this many points and bounded
+    block_points: int = 0  # > 0: a multiple of `quantum`
 
     @property
     def extent(self) -> int:
@@ -36,6 +40,8 @@ class SpatialLoop:
 
     @property
     def tiles_per_block(self) -> int:
+        if self.block_points:
+            return min(self.block_points // self.quantum, self.tiles)
         return -(-self.tiles // max(1, self.blocks))
 
     @property
@@ -48,3 +54,8 @@ class SpatialLoop:
         """Points of the loop in each program."""
         size = self.tiles_per_block * self.quantum
         return tuple(min(size, self.extent - number * size) for number in range(self.programs))
+
+
+def within(axis: Axis, points: int) -> Axis:
+    """The place of a loop within its block of so many points."""
+    return Axis(f"{axis.name} within its block", points)

@@ -9,7 +9,7 @@ from math import prod
 
 from tilewright.dataclass import dataclass
 from tilewright.expr.core import Apply, Axis, Cast, Compute, Const, Expr, Read, Tensor, select
-from tilewright.expr.dtypes import DType
+from tilewright.expr.dtypes import INDEX, DType
 from tilewright.expr.rewrite import substitute
 from tilewright.expr.text import print_statement
 from tilewright.intrinsics.mapping import ProductMapping
@@ -22,7 +22,8 @@ from tilewright.tiles.tree import Operand as Argument
 class Operand:
     """One factor of the product: a flat tensor read at one linear, affine index, 0 where `guard` does not hold.
 
-    A guard is a conjunction of bounds of affine forms of loops.
+    A tensor without dimensions is the value of another statement of the kernel at the same point. A guard is a
+    conjunction of bounds of affine forms of loops.
     """
 
     tensor: Tensor
@@ -93,7 +94,7 @@ class Product:
         if isinstance(read, Apply) and read.function == "select":
             guard, read, _ = read.args
         assert isinstance(read, Read), "factors of a product are reads"
-        return Operand(read.tensor, read.indices[0], guard)
+        return Operand(read.tensor, read.indices[0] if read.indices else Const(0, INDEX), guard)
 
     @cached_property
     def total(self) -> Tensor:
@@ -147,6 +148,28 @@ class Product:
         """The loops that were fused into a loop, or the loop itself."""
         return self.fused.get(loop.name, (loop,))
 
+    def renamed(self, loops: Mapping[Axis, Axis]) -> Product:
+        """The same product with other loops in the place of some of its own."""
+        names = {old.name: new.name for old, new in loops.items()}
+        walked = self.walked_by(dict(loops))
+        statements = tuple(
+            replace(
+                each,
+                axes=tuple(loops.get(axis, axis) for axis in each.axes),
+                reduce=tuple(loops.get(axis, axis) for axis in each.reduce),
+            )
+            for each in walked.statements
+        )
+        how = self.mapping
+        mapping = replace(
+            how,
+            rows=tuple(names.get(name, name) for name in how.rows),
+            columns=names.get(how.columns, how.columns),
+            depth=tuple(names.get(name, name) for name in how.depth),
+            padded=tuple(names.get(name, name) for name in how.padded),
+        )
+        return replace(walked, statements=statements, mapping=mapping)
+
     def walked_by(self, loops: Mapping[Axis, Expr]) -> Product:
         """The same product with loops replaced by expressions of other loops in all bodies and addresses."""
         statements = []
@@ -157,17 +180,31 @@ class Product:
 
 
 def product_of(kernel: Kernel) -> Product | None:
-    """The product that a scheduled kernel runs; None where it runs none."""
-    found = [leaf for _, leaf in leaves(kernel.tree) if leaf.kernel is not None]
-    if not found:
-        return None
-    wanted = f"one micro-kernel with its mapping, at op {kernel.statements[0].name}"
+    """The product that a scheduled kernel runs; None where it runs none. Raises InvalidTree where it runs several."""
+    found = products_of(kernel)
     if len(found) > 1:
+        wanted = f"one micro-kernel with its mapping, at op {kernel.statements[0].name}"
         raise InvalidTree(f"{len(found)} leaves have micro-kernels", where="tile tree", help=wanted)
-    product = found[0].kernel
-    if product is None or product.mapping is None:
-        raise InvalidTree(f"the micro-kernel of {found[0].op} has no mapping", where="tile tree", help=wanted)
-    return Product(kernel.statements, product.mapping)
+    return found[0] if found else None
+
+
+def products_of(kernel: Kernel) -> tuple[Product, ...]:
+    """The products that a scheduled kernel runs, in the order of its statements.
+
+    The statements behind that of a product, up to the next product, are its epilogue. Factors may be values of the
+    kernel, which have no address.
+    """
+    found = {leaf.op: leaf.kernel for _, leaf in leaves(kernel.tree) if leaf.kernel is not None}
+    starts = [place for place, statement in enumerate(kernel.statements) if statement.name in found]
+    products: list[Product] = []
+    for start, end in zip(starts, [*starts, len(kernel.statements)][1:], strict=False):
+        micro_kernel = found[kernel.statements[start].name]
+        if micro_kernel.mapping is None:
+            fact = f"the micro-kernel of {kernel.statements[start].name} has no mapping"
+            wanted = f"one micro-kernel with its mapping, at op {kernel.statements[0].name}"
+            raise InvalidTree(fact, where="tile tree", help=wanted)
+        products.append(Product(kernel.statements[start if products else 0 : end], micro_kernel.mapping))
+    return tuple(products)
 
 
 def flat_product(
@@ -207,7 +244,7 @@ def flat_product(
 
 
 def _factor(operand: Operand, dtype: DType) -> Expr:
-    factor: Expr = Read(operand.tensor, (operand.index,))
+    factor: Expr = Read(operand.tensor, (operand.index,) if operand.tensor.shape else ())
     if operand.guard is not None:
         factor = select(operand.guard, factor, Const(0, factor.dtype))
     return factor if factor.dtype == dtype else Cast(factor, dtype)

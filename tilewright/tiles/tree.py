@@ -15,6 +15,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import Enum
 from math import prod
 from typing import Any, Literal, TypeVar
@@ -282,6 +283,18 @@ def leaves(tree: Node) -> tuple[tuple[Path, Leaf], ...]:
 def kernels(tree: Node) -> dict[str, MicroKernelRef]:
     """The micro-kernels of a tree by name: what `notation.parse_tree` needs beside the text."""
     return {leaf.kernel.name: leaf.kernel for _, leaf in leaves(tree) if leaf.kernel is not None}
+
+
+def with_kernel(tree: TileTree, kernel: MicroKernelRef) -> TileTree:
+    """The tree with this micro-kernel at every leaf that has one."""
+    if isinstance(tree, Scope):
+        return replace(tree, children=tuple(with_kernel(child, kernel) for child in tree.children))
+    child = tree.child
+    if not isinstance(child, Leaf):
+        return replace(tree, child=with_kernel(child, kernel))
+    return (
+        tree if isinstance(tree, Stage) or child.kernel is None else replace(tree, child=replace(child, kernel=kernel))
+    )
 
 
 def same_path(a: Path, b: Path) -> Path:

@@ -204,13 +204,21 @@ def _blocks(work: Product, machine: Cpu, threads: int, tile: dict[str, int], a_b
 
 
 def _balance(work: Product, tile: Mapping[str, int], blocks: Mapping[str, int], threads: int) -> float:
-    """Mean work of the threads by that of the busiest; each takes its share of the programs, then what others left."""
-    if threads == 1:
-        return 1.0
+    """Mean work of the threads by that of the busiest, for a register tile and blocks of the grid."""
     loops = [
         SpatialLoop(axis, tile.get(axis.name, 1), blocks.get(axis.name, 1))
         for axis in (*work.outer, *work.rows, work.columns)
     ]
+    return balance(loops, threads)
+
+
+def balance(loops: Sequence[SpatialLoop], threads: int) -> float:
+    """Mean work of the threads by that of the busiest, where these loops are distributed to programs.
+
+    Each thread takes its share of the programs, then what others left.
+    """
+    if threads == 1:
+        return 1.0
     programs = prod(loop.programs for loop in loops)
     if programs > MOST_PROGRAMS * threads:
         return 1.0

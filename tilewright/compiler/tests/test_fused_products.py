@@ -1,0 +1,230 @@
+"""Chains of products as one kernel: right on random sizes, and chosen by the predicted cycles of both ways."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given as draws
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from tilewright.compiler import fused
+from tilewright.compiler.compile import build, compile_graph
+from tilewright.compiler.plan import Plan, make_plan
+from tilewright.decision import Decision
+from tilewright.errors import InvalidArgument
+from tilewright.expr.evaluate import evaluate
+from tilewright.expr.graph import Graph
+from tilewright.expr.text import parse_graph
+from tilewright.machine import resolve_cpu
+from tilewright.operator.rules import cpu_fused
+from tilewright.options import Options
+from tilewright.tiles.legality import IllegalTree
+from tilewright.tiles.notation import parse_tree, print_tree
+from tilewright.tiles.tree import InvalidTree, kernels, to_json
+
+Array = np.ndarray[Any, Any]
+ALWAYS = Options(cache=False, fuse="always")
+MACHINE = "znver5"
+LARGE = (8, 512, 64, 64, 512)  # batch, m, n, k, l: the link takes 8 MiB
+SMALL = (1, 64, 64, 64, 64)
+
+
+def chain(sizes: tuple[int, ...], between: str = "", after: str = "", nested: str = "left") -> Graph:
+    """C = A·B, E = f(C)·D, or with `nested` "right" E = D·f(C); f and what follows E are expressions of @."""
+    batch, m, n, k, l = sizes
+    b, index, size = (f"b:{batch}, ", "b, ", f"{batch}, ") if batch > 1 else ("", "", "")
+    link, result = "C", "E"
+    lines = [f"input A: f32[{size}{m}, {k}]", f"input B: f32[{size}{k}, {l}]"]
+    d = (l, n) if nested == "left" else (n, m)
+    lines += [f"input D: f32[{size}{d[0]}, {d[1]}]", f"input V: f32[{l}]"]
+    lines += [f"C: f32[{b}m:{m}, l:{l}] += A[{index}m, k] * B[{index}k, l] over k:{k}"]
+    if between:
+        lines += [f"F: f32[{b}m:{m}, l:{l}] = {between.replace('@', f'C[{index}m, l]')}"]
+        link = "F"
+    if nested == "left":
+        lines += [f"E: f32[{b}m:{m}, n:{n}] += {link}[{index}m, l] * D[{index}l, n] over l:{l}"]
+        loops, place = f"{b}m:{m}, n:{n}", f"E[{index}m, n]"
+    else:
+        lines += [f"E: f32[{b}n:{n}, l:{l}] += D[{index}n, m] * {link}[{index}m, l] over m:{m}"]
+        loops, place = f"{b}n:{n}, l:{l}", f"E[{index}n, l]"
+    if after:
+        lines += [f"G: f32[{loops}] = {after.replace('@', place)}"]
+        result = "G"
+    return parse_graph("\n".join(["graph chain", *lines, f"output {result}"]))
+
+
+def inputs(graph: Graph) -> list[Array]:
+    """Small integers, whose sums are exact in any order."""
+    generator = np.random.default_rng(0)
+    return [generator.integers(-3, 4, tuple(map(int, each.shape))).astype(np.float32) for each in graph.inputs]
+
+
+def planned(graph: Graph, options: Options = ALWAYS, threads: int = 1) -> Plan:
+    return make_plan(graph, resolve_cpu(MACHINE), threads, options)
+
+
+def fusion(plan: Plan) -> Decision:
+    """The one decision about fusing products."""
+    (found,) = (each for each in plan.decisions if re.fullmatch(r"fusion of \w+ \+ \w+", each.subject))
+    return found
+
+
+@settings(max_examples=12, deadline=None)
+@draws(
+    sizes=st.tuples(st.integers(1, 3), st.integers(2, 150), *[st.integers(2, 90)] * 2, st.integers(2, 300)),
+    between=st.sampled_from(["", "max(@, 0.0)", "@ * 0.5", "max(@ + V[l], 0.0)"]),
+    after=st.sampled_from(["", "@ * 2.0"]),
+    nested=st.sampled_from(["left", "right"]), threads=st.integers(1, 2),
+)  # fmt: skip
+def test_one_kernel_computes_the_chain(
+    sizes: tuple[int, ...], between: str, after: str, nested: str, threads: int
+) -> None:
+    graph = chain(sizes, between, after, nested)
+    assert fusion(make_plan(graph, resolve_cpu("host"), threads, ALWAYS)).chosen.startswith("one kernel")
+    (expected,) = evaluate(graph, inputs(graph))
+    np.testing.assert_array_equal(compile_graph(graph, threads=threads, options=ALWAYS)(*inputs(graph)), expected)
+
+
+@pytest.mark.parametrize("sizes", [(1, 97, 50, 23, 1000), (2, 101, 33, 16, 523)])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_sums_wait_in_scratch_where_the_link_is_cut(
+    sizes: tuple[int, ...], threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu_fused, "l2_bytes", lambda _: 200_000)
+    graph = chain(sizes, "max(@, 0.0)", "@ * 2.0")
+    assert "stage" in str(make_plan(graph, resolve_cpu("host"), threads, ALWAYS).trees().values())
+    (expected,) = evaluate(graph, inputs(graph))
+    np.testing.assert_array_equal(compile_graph(graph, threads=threads, options=ALWAYS)(*inputs(graph)), expected)
+
+
+def test_an_epilogue_of_many_registers_runs_between_the_products() -> None:
+    import onnx
+    from onnx import TensorProto, helper
+
+    from tilewright.compiler.compile import import_any
+
+    shapes = {"a": [37, 40], "b": [40, 70], "d": [70, 20]}
+    given_values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+    nodes = [
+        helper.make_node("MatMul", ["a", "b"], ["c"]), helper.make_node("Gelu", ["c"], ["g"]),
+        helper.make_node("MatMul", ["g", "d"], ["e"]),
+    ]  # fmt: skip
+    out = helper.make_tensor_value_info("e", TensorProto.FLOAT, [37, 20])
+    model = helper.make_model(
+        helper.make_graph(nodes, "mlp", given_values, [out]), opset_imports=[helper.make_opsetid("", 20)]
+    )
+    onnx.checker.check_model(model)
+    graph = import_any(model.SerializeToString())
+    assert fusion(planned(graph)).chosen.startswith("one kernel")
+    generator = np.random.default_rng(0)
+    values = [generator.standard_normal(shape).astype(np.float32) for shape in shapes.values()]
+    (expected,) = evaluate(graph, [value.astype(np.float32) for value in values])
+    found = compile_graph(graph, threads=1, options=ALWAYS)(*values)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=70 * 2.0**-20 * np.abs(expected).max())
+
+
+# Decisions ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_link_that_leaves_l2_is_fused_and_one_that_stays_is_not(threads: int) -> None:
+    automatic = Options(cache=False)
+    far, near = (fusion(planned(chain(sizes), automatic, threads)) for sizes in (LARGE, SMALL))
+    assert far.chosen.startswith("one kernel"), far.explain()
+    assert near.chosen == "a kernel each", near.explain()
+    for decision in (far, near):
+        assert decision.cost is not None
+        assert decision.runner_up_cost is not None
+        assert decision.runner_up_cost.cycles
+        assert decision.cost.cycles
+    assert far.runner_up_cost.cycles > far.cost.cycles  # type: ignore[union-attr, operator]
+
+
+def test_weights_that_every_block_would_bring_again_stay_apart() -> None:
+    """The perceptron of BERT-base: what fusing saves of the link, it pays for weights that L2 does not keep."""
+    decision = fusion(planned(chain((1, 512, 768, 768, 3072), "max(@, 0.0)"), Options(cache=False)))
+    assert decision.chosen == "a kernel each", decision.explain()
+
+
+def test_never_is_the_plan_of_before() -> None:
+    plan = planned(chain(LARGE), Options(cache=False, fuse="never"))
+    assert [kernel.name for kernel in plan.kernels if kernel.instruction] == ["C", "E"]
+    assert not any("+" in each.subject for each in plan.decisions)
+
+
+def test_an_unknown_choice_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="there is no fuse 'allways'") as caught:
+        Options(fuse="allways")
+    assert (caught.value.help or "").startswith("always")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("E: f32[m:40, n:24] += C[m, l] * D[l, n] over l:32\noutput E\noutput C", "C is read elsewhere too"),
+        ("E: f32[m:40, n:24] += C[m, l] * D[l, n] over l:32\nG: f32[m:40] += C[m, l] over l:32\noutput E\noutput G",
+         "C is read elsewhere too"),
+        ("E: f32[m:39, n:24] += C[m + 1, l] * D[l, n] over l:32\noutput E", "C is read at other points"),
+        ("E: f32[m:40, n:24] += C[m, l + r] * D[l, n] over l:30, r:2\noutput E", "C is read at other points"),
+        ("E: f32[m:40, h:2, n:24] += C[m, l] * D[l, n] * 1.0 over l:32\noutput E", ""),
+    ],
+)  # fmt: skip
+def test_why_products_stay_apart(text: str, reason: str) -> None:
+    head = ["graph g", "input A: f32[40, 16]", "input B: f32[16, 32]", "input D: f32[32, 24]"]
+    head += ["C: f32[m:40, l:32] += A[m, k] * B[k, l] over k:16"]
+    plan = planned(parse_graph("\n".join([*head, text])))
+    found = [each for each in plan.decisions if each.subject == "fusion of C + E"]
+    assert (not found) if not reason else reason in found[0].refused[0].rule
+
+
+# Trees that are given -------------------------------------------------------------------------------------------------
+
+
+def given(graph: Graph, edits: tuple[tuple[str, str], ...] = ()) -> Options:
+    """The option with the tree of the chain's kernel, with other parts in its text."""
+    (kernel,) = (each for each in planned(graph).kernels if each.name == "C+E")
+    tree = kernel.scheduled.tree
+    text = print_tree(tree)
+    for before, after in edits:
+        assert before in text, text
+        text = text.replace(before, after)
+    return Options(cache=False, trees={"C+E": to_json(parse_tree(text, kernels(tree)))})
+
+
+def test_a_tree_that_was_given_is_what_runs() -> None:
+    graph, machine = chain(LARGE), resolve_cpu(MACHINE)
+    own = build(graph, machine, 1, ALWAYS).program
+    assert build(graph, machine, 1, given(graph)).program == own
+    smaller = given(graph, (("m:5 {", "m:10 {"), ("m:18", "m:9")))
+    artifact = build(graph, machine, 1, smaller)
+    assert artifact.program != own
+    assert artifact.stored_plan().trees["C+E"] == smaller.trees["C+E"]
+    assert any("blocks of C+E" in each.subject and "asked" in each.reason for each in artifact.stored_plan().decisions)
+    (expected,) = evaluate(graph, inputs(graph))
+    np.testing.assert_array_equal(compile_graph(graph, threads=1, options=smaller)(*inputs(graph)), expected)
+
+
+def test_a_tree_of_one_of_the_products_keeps_them_apart() -> None:
+    graph = chain(LARGE)
+    apart = planned(graph, Options(cache=False, fuse="never")).trees()["C"]
+    plan = planned(graph, Options(cache=False, trees={"C": apart}))
+    assert [kernel.name for kernel in plan.kernels if kernel.instruction] == ["C", "E"]
+
+
+def test_a_tree_whose_buffers_do_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = given(chain(LARGE))
+    monkeypatch.setattr(fused, "l2_bytes", lambda _: 100_000)
+    with pytest.raises(IllegalTree, match=r"L8 resources: one step of the blocks keeps .* bytes of C in L2") as caught:
+        planned(chain(LARGE), options)
+    assert "times smaller" in (caught.value.help or "")
+
+
+def test_a_tree_of_another_chain_is_refused() -> None:
+    options = given(chain(LARGE))
+    with pytest.raises((IllegalTree, InvalidTree)) as caught:
+        planned(chain((8, 512, 64, 64, 384)), options)
+    assert caught.value.where.startswith("tile tree of C+E")

@@ -1,0 +1,202 @@
+"""Trees with two products: any legal one computes the chain, an illegal one is refused with its reason."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from math import lcm
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from xdsl.dialects.builtin import ModuleOp
+
+from tilewright.errors import CompileError
+from tilewright.expr.core import Axis, Const, Read, Tensor, apply
+from tilewright.expr.dtypes import INDEX
+from tilewright.kernel.interpreter import run_kernel
+from tilewright.kernel.verify import verify
+from tilewright.lower.module import lower_kernel
+from tilewright.lower.steps import Step
+from tilewright.operator.product_point import ProductPoint
+from tilewright.operator.products_tree import products_tree, require_fits
+from tilewright.operator.rules.cpu_fused import FusedPoint, fused_kernel, point_of
+from tilewright.tiles.kernel import Kernel
+from tilewright.tiles.legality import TooLarge
+from tilewright.tiles.loops import SpatialLoop
+from tilewright.tiles.notation import parse_tree, print_tree
+from tilewright.tiles.product import Operand, Product, flat_product
+from tilewright.tiles.tree import InvalidTree, kernels
+
+Array = np.ndarray[Any, Any]
+Sizes = tuple[int, int, int, int, int]  # batch, m, n, k, l
+
+LANES: Mapping[str, Any] = {"intrinsic": "fma_8_f32_f32", "lanes": 8}
+
+
+def chain(sizes: Sizes, between: bool = False, after: bool = False, reversed_: bool = False) -> tuple[Product, Product]:
+    """C[b, m, l] = f(sum A[b, m, k] * B[b, k, l]); E[b, m, n] = g(sum C[b, m, l] * D[b, l, n]).
+
+    `reversed_`: C has its rows along m, and the second product reads it as vectors: E[b, n, m] from D[b, n, l], with
+    vectors along m.
+    """
+    batch, m, n, k, l = (Axis(name, size) for name, size in zip("bmnkl", sizes, strict=True))
+    a, b, d, e = (
+        Tensor(name, (sizes[0] * x.size * y.size,), "f32")
+        for name, x, y in (("A", m, k), ("B", k, l), ("D", l, n), ("E", m, n))
+    )
+    value, total = Tensor("C", (), "f32"), Tensor("C.sum" if between else "C", (), "f32")
+    middle = apply("max", Read(total, ()) * 0.5, 0.0) if between else Read(total, ())
+    of_a = Operand(a, (batch * m.size + m) * k.size + k)
+    of_b = Operand(b, (batch * k.size + k) * l.size + l)
+    if reversed_:  # B in rows of l, so that vectors along m are read from A
+        of_a, of_b = Operand(b, (batch * l.size + l) * k.size + k), Operand(a, (batch * k.size + k) * m.size + m)
+    rows, columns = (l, m) if reversed_ else (m, l)
+    first = flat_product((batch,), (rows,), columns, (k,), of_a, of_b, total, middle, value, Const(0, INDEX), **LANES)
+    *before, last = first.statements
+    first = replace(first, statements=(*before, replace(last, address=None)))
+    sums = Tensor("E.sum" if after else "E", (), "f32")
+    ending = apply("min", Read(sums, ()), 40.0) if after else Read(sums, ())
+    inner, other = Operand(value, Const(0, INDEX)), Operand(d, (batch * l.size + l) * n.size + n)
+    rows, columns, factors, place = m, n, (inner, other), (batch * m.size + m) * n.size + n
+    if reversed_:
+        other = Operand(d, (batch * n.size + n) * l.size + l)
+        rows, columns, factors, place = n, m, (other, inner), (batch * n.size + n) * m.size + m
+    second = flat_product((batch,), (rows,), columns, (l,), *factors, sums, ending, e, place, **LANES)
+    shapes = ((6, 3), (4, 4))
+    return replace(first, shapes=shapes), replace(second, shapes=shapes)
+
+
+def scheduled(
+    works: tuple[Product, Product], heights: tuple[int, int], widths: tuple[int, int], blocks: tuple[int, int],
+    programs: tuple[int, int], in_loop: bool = False,
+) -> Kernel:  # fmt: skip
+    """The kernel with register tiles of so many rows and vectors; blocks of so many units along m and l, 0 for none."""
+    axes = {axis.name: axis for work in works for axis in (*work.spatial, *work.depth)}
+    points = [
+        ProductPoint((min(rows, work.rows[0].size),), min(vectors, -(-work.columns.size // 8)), order)
+        for work, rows, vectors in zip(works, heights, widths, strict=True)
+        for order in [(work.columns.name, work.rows[0].name)]
+    ]
+    tiles = [{**point.tile(work), work.depth[0].name: 4} for point, work in zip(points, works, strict=True)]
+    loops = [SpatialLoop(axes["b"], 1, programs[0])]
+    for name, units, share in (("m", blocks[0], programs[1]), ("l", blocks[1], 1)):
+        size = units * lcm(*(tile[name] for tile in tiles if name in tile))
+        if 0 < size < axes[name].size:
+            loops.append(SpatialLoop(axes[name], size, share))
+    return fused_kernel(works, FusedPoint(tuple(points), tuple(loops)), (in_loop, in_loop))
+
+
+def run(kernel: Kernel, works: tuple[Product, Product], sizes: Sizes) -> tuple[Array, Array]:
+    """What the kernel computes in the interpreter, and what NumPy does."""
+    batch, m, n, k, l = sizes
+    generator = np.random.default_rng(0)
+    flipped = works[0].columns.name == "m"
+    shapes = ((k, m), (l, k), (n, l)) if flipped else ((m, k), (k, l), (l, n))
+    a, b, d = (generator.integers(-3, 4, (batch, *shape)).astype(np.float32) for shape in shapes)
+    tensors = [Tensor(name, (array.size,), "f32") for name, array in (("A", a), ("B", b), ("D", d))]
+    tensors.append(works[1].output)
+    func = lower_kernel(Step("f", kernel, tuple((tensor, tensor.size) for tensor in tensors)), "f")
+    module = ModuleOp([func])
+    verify(module)
+    e = np.full(batch * m * n, np.nan, np.float32)
+    run_kernel(module, "f", [a.reshape(-1), b.reshape(-1), d.reshape(-1), e])
+    c = b @ a if flipped else a @ b
+    c = np.maximum(c * 0.5, 0) if works[0].has_epilogue else c
+    expected = d @ c if flipped else c @ d
+    return e.reshape(expected.shape), np.minimum(expected, 40) if works[1].has_epilogue else expected
+
+
+@example(
+    sizes=(2, 25, 17, 5, 70),
+    heights=(3, 4),
+    widths=(2, 2),
+    blocks=(1, 1),
+    programs=(2, 2),
+    epilogues=(True, True),
+    reversed_=False,
+    in_loop=False,
+)
+@example(
+    sizes=(1, 13, 31, 5, 37),
+    heights=(2, 3),
+    widths=(1, 2),
+    blocks=(1, 2),
+    programs=(1, 1),
+    epilogues=(False, False),
+    reversed_=True,
+    in_loop=False,
+)
+@given(
+    sizes=st.tuples(st.integers(1, 3), *[st.integers(2, 40)] * 2, st.integers(4, 20), st.integers(4, 80)),
+    heights=st.tuples(st.integers(1, 4), st.integers(1, 4)), widths=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    blocks=st.tuples(st.integers(0, 2), st.integers(0, 2)), programs=st.tuples(st.integers(1, 2), st.integers(1, 3)),
+    epilogues=st.tuples(st.booleans(), st.booleans()), reversed_=st.booleans(), in_loop=st.booleans(),
+)  # fmt: skip
+@settings(max_examples=40, deadline=None)
+def test_every_tree_computes_the_chain(
+    sizes: Sizes, heights: tuple[int, int], widths: tuple[int, int], blocks: tuple[int, int],
+    programs: tuple[int, int], epilogues: tuple[bool, bool], reversed_: bool, in_loop: bool,
+) -> None:  # fmt: skip
+    works = chain(sizes, *epilogues, reversed_)
+    kernel = scheduled(works, heights, widths, blocks, programs, in_loop)
+    read = Kernel(kernel.statements, parse_tree(print_tree(kernel.tree), kernels(kernel.tree)))
+    assert read == kernel
+    point = point_of(products_tree(kernel))
+    assert fused_kernel(works, point, (in_loop and epilogues[0], in_loop and epilogues[1])) == kernel
+    found, expected = run(kernel, works, sizes)
+    np.testing.assert_array_equal(found, expected)
+
+
+SIZES: Sizes = (2, 30, 20, 9, 70)
+
+
+def edited(before: str, after: str, reversed_: bool = False) -> Kernel:
+    works = chain(SIZES, between=True, after=True, reversed_=reversed_)
+    kernel = scheduled(works, (3, 4), (2, 2), (1, 2), (2, 1))
+    text = print_tree(kernel.tree)
+    assert before in text, text
+    return Kernel(kernel.statements, parse_tree(text.replace(before, after), kernels(kernel.tree)))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("@L3 for l:3", "@L3 for l:4", "@L3 for l:4 does not go with"),
+        ("@L3 for b:1, m:3", "@L3 for b:1, m:3, k:2", "L3 producer reduction: k:2 at L3 surrounds"),
+        ("@L3 for b:1, m:3", "@L3 for b:1, m:3, n:2", "L4 foreign loop: n:2 at L3 is no loop of C"),
+        ("l:2, m:4", "l:2, m:5", "a block of m has 15 in C, 12 in E"),
+        ("@L1 for l:8", "@L1 for l:9", "a block of l has 32 in C, 36 in E"),
+        ("stage E.sum in L2", "stage C in L2", "stage C in L2 slots 1 does not go with"),
+        ("@L1 for k:3", "@L1 for k:2", "L1 coverage"),
+    ],
+)
+def test_an_illegal_tree_is_refused(before: str, after: str, message: str) -> None:
+    kernel = edited(before, after)
+    tensors = [Tensor(name, (size,), "f32") for name, size in (("A", 540), ("B", 1260), ("D", 2800), ("E", 1200))]
+    with pytest.raises(CompileError, match=re.escape(message)) as caught:
+        lower_kernel(Step("f", kernel, tuple((tensor, tensor.size) for tensor in tensors)), "f")
+    assert caught.value.help
+
+
+def test_vectors_across_the_rows_of_a_buffer_are_refused() -> None:
+    """C is stored in rows along l, and the second product reads vectors of it along m: nothing stores it again."""
+    first, _ = chain(SIZES)
+    _, second = chain(SIZES, reversed_=True)
+    with pytest.raises(InvalidTree, match="reads vectors along m of C, whose rows run along another loop") as caught:
+        products_tree(scheduled((first, second), (3, 4), (2, 2), (0, 0), (1, 1)))
+    assert caught.value.help
+
+
+def test_buffers_that_do_not_fit_are_refused() -> None:
+    tree = products_tree(edited("", ""))
+    held = 4 * (12 * 32 + 12 * 20)  # a block of C, and the sums of its rows
+    require_fits(tree, held)
+    with pytest.raises(
+        TooLarge, match=f"L8 resources: one step of the blocks keeps {held} bytes of C, E.sum"
+    ) as caught:
+        require_fits(tree, held - 1)
+    assert "blocks of m, l that are 2 times smaller" in (caught.value.help or "")

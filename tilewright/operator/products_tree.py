@@ -1,0 +1,324 @@
+"""The tree of a kernel with one or several products on register tiles of a CPU: decisions as a value, written and read.
+
+Several products share blocks of loops:
+
+    @DRAM par LOOP:PROGRAMS { @L3 for LOOP:BLOCKS { seq[ products of one block ] } }
+
+Each product walks its register tiles within a block. What a product gives to later ones is a buffer of one block, whose
+rows are stored along the columns of the product that writes it. Where blocks cut the sum of the last product, its sums
+are staged around them, and its epilogue follows:
+
+    stage SUMS in L2 { seq[ @L3 for LOOP:BLOCKS { seq[ … ] }, @L2 for LOOP:TILES { epilogue } ] }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+from tilewright.dataclass import dataclass
+from tilewright.expr import dtypes
+from tilewright.expr.affine import affine
+from tilewright.expr.core import Const, Expr, Read, Tensor
+from tilewright.expr.dtypes import INDEX
+from tilewright.expr.names import claim
+from tilewright.expr.rewrite import transform
+from tilewright.operator.product_tree import ProductTree, epilogue_is_loop, product_tree, require_steps
+from tilewright.tiles import build
+from tilewright.tiles.build import rooted
+from tilewright.tiles.kernel import Kernel
+from tilewright.tiles.legality import TooLarge
+from tilewright.tiles.loops import SpatialLoop, within
+from tilewright.tiles.parts import factors, loops_named, require_form, tiles_at
+from tilewright.tiles.product import Product, products_of
+from tilewright.tiles.tree import Binding, InvalidTree, Kind, Node, Scope, Stage, Tile, TileTree, kernels, with_kernel
+
+BLOCKS = "L3"  # the level whose data blocks walk over: those of a step are in L2
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Elements of one block of a value, in scratch memory of a thread, with their linear address over loops."""
+
+    tensor: Tensor
+    address: Expr
+
+
+@dataclass(frozen=True)
+class ProductsTree:
+    """Products of one kernel, in order; a product alone has no blocks.
+
+    `blocks` cut the loops that products share, outermost first: each has the points of a block as its quantum, and is
+    distributed to programs. `products` have values of the kernel without an address.
+    """
+
+    products: tuple[ProductTree, ...]
+    blocks: tuple[SpatialLoop, ...] = ()
+
+    @property
+    def grid(self) -> tuple[SpatialLoop, ...]:
+        """The loops in the order of the grid."""
+        return self.blocks if self.blocks else self.products[0].grid
+
+    @cached_property
+    def summed(self) -> tuple[SpatialLoop, ...]:
+        """The innermost blocks, which cut the sum of the last product."""
+        depth = self.products[-1].work.depth
+        cut = (n for n, loop in enumerate(self.blocks) if loop.axis in depth and loop.tiles > 1)
+        place = next(cut, len(self.blocks))
+        return self.blocks[place:]
+
+    @property
+    def outer(self) -> tuple[SpatialLoop, ...]:
+        """The blocks around those that cut a sum."""
+        return self.blocks[: len(self.blocks) - len(self.summed)]
+
+    def tree(self) -> TileTree:
+        """Grid, blocks, products; a product alone as `ProductTree` writes it."""
+        *before, last = self.products
+        if not before:
+            return last.tree()
+        block = [*(_of_block(each, True) for each in before), _of_block(last, not self.summed)]
+        tree: TileTree = Scope(Kind.SEQ, tuple(_numbered(block)))
+        if self.summed:
+            tree = rooted(build.tile(BLOCKS, _trips(self.summed), tree))
+            after = last.epilogue()
+            if after is not None:
+                tree = Scope(Kind.SEQ, (tree, rooted(build.tile("L2", _trips(last.outside), after))))
+            tree = Stage(last.work.statements[0].name, "L2", tree)
+        tree = rooted(build.tile(BLOCKS, _trips(self.outer), tree))
+        distributed = [(loop.axis.name, loop.programs) for loop in self.grid if loop.programs > 1]
+        return rooted(build.tile("DRAM", distributed, tree, Binding.SP))
+
+    # Buffers ----------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def buffers(self) -> dict[str, Buffer]:
+        """The buffer of every value that one product gives to another, by its name."""
+        return {product.work.output.name: self._buffer(product, product.work.output) for product in self.products[:-1]}
+
+    @cached_property
+    def sums(self) -> Buffer:
+        """The buffer of the sums of the last product, where blocks cut them."""
+        last = self.products[-1]
+        return self._buffer(last, replace(last.work.total, name=f"{last.work.total.name} of blocks"))
+
+    @cached_property
+    def stored(self) -> tuple[ProductTree, ...]:
+        """The products with all values of the kernel in buffers."""
+
+        def rule(node: Expr) -> Expr | None:
+            if not isinstance(node, Read) or node.indices or node.tensor.name not in self.buffers:
+                return None
+            buffer = self.buffers[node.tensor.name]
+            return Read(buffer.tensor, (buffer.address,))
+
+        found = []
+        for product in self.products:
+            *others, last = (replace(each, body=transform(each.body, rule)) for each in product.work.statements)
+            if last.name in self.buffers:
+                last = replace(last, address=self.buffers[last.name].address)
+            found.append(replace(product, work=replace(product.work, statements=(*others, last))))
+        return tuple(found)
+
+    def _buffer(self, product: ProductTree, tensor: Tensor) -> Buffer:
+        """Rows of one block, one behind the other, whose elements are the columns of a product."""
+        points = {loop.axis: loop.quantum for loop in self.blocks if loop.tiles > 1}
+        address: Expr = Const(0, INDEX)
+        size = 1
+        for axis in product.work.spatial:
+            extent = points.get(axis, axis.size)
+            place = within(axis, extent) if axis in points else axis
+            if extent > 1:
+                address, size = address * extent + place, size * extent
+        return Buffer(Tensor(tensor.name, (size,), tensor.dtype), address)
+
+
+def _of_block(product: ProductTree, whole: bool) -> TileTree:
+    """The register tiles of a product within a block; with its epilogue if its sums are `whole`."""
+    tree, after = product.sums(), product.epilogue() if whole else None
+    tree = Scope(Kind.SEQ, (tree, after)) if after is not None else tree
+    return rooted(build.tile("L2", _trips(product.outside), tree))
+
+
+def _numbered(trees: Sequence[TileTree]) -> Iterator[TileTree]:
+    """The trees with other names for micro-kernels of one shape that run along other loops."""
+    taken: set[str] = set()
+    for tree in trees:
+        ((name, micro_kernel),) = kernels(tree).items()
+        yield with_kernel(tree, replace(micro_kernel, name=claim(name, taken)))
+
+
+def _trips(loops: Sequence[SpatialLoop]) -> list[tuple[str, int]]:
+    return [(loop.axis.name, loop.tiles_per_block) for loop in loops]
+
+
+# Reading --------------------------------------------------------------------------------------------------------------
+
+
+def products_tree(kernel: Kernel) -> ProductsTree:
+    """The decisions of the tree of a kernel with products. Raises InvalidTree for one that is not lowered."""
+    works = products_of(kernel)
+    if len(works) == 1:
+        return ProductsTree((product_tree(kernel),))
+    found = _several(kernel.tree, works)
+    _require_lowered(found)
+    require_form(kernel.tree, found.tree())
+    return found
+
+
+def _several(tree: TileTree, works: Sequence[Product]) -> ProductsTree:
+    """The decisions of a tree with a part for each of these products."""
+    grid, trips, nodes = _around(tree)
+    if len(nodes) != len(works):
+        names = ", ".join(work.output.name for work in works)
+        raise InvalidTree(
+            f"a block has {len(nodes)} parts for {len(works)} products",
+            where="tile tree",
+            help=f"@{BLOCKS} for the loops of blocks {{ seq of the products {names} }}",
+        )
+    walks = [_walk_of(node) for node in nodes]
+    blocks = _blocks(grid, trips, works, walks)
+    points = {loop.axis.name: loop.quantum for loop in blocks if loop.tiles > 1}
+    products = []
+    for work, walk in zip(works, walks, strict=True):
+        loops = loops_named(walk.tiles, work.spatial, walk.quantum, {}, {work.columns.name: work.lanes})
+        products.append(
+            ProductTree(
+                work=work,
+                tile=walk.quantum,
+                grid=(),
+                outside=tuple(replace(loop, block_points=points.get(loop.axis.name, 0)) for loop in loops),
+                epilogue_loop=epilogue_is_loop(tree, work),
+                within={axis.name: points[axis.name] for axis in work.depth if axis.name in points},
+            )
+        )
+    return ProductsTree(tuple(products), blocks)
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """How a product walks a block: tiles along its loops, steps of its depth, and the points of one product."""
+
+    tiles: Mapping[str, int]
+    steps: Mapping[str, int]
+    quantum: Mapping[str, int]
+
+    def points(self, loop: str) -> int:
+        """Points of a loop in a block."""
+        return self.tiles.get(loop, self.steps.get(loop, 1)) * self.quantum.get(loop, 1)
+
+
+def _walk_of(node: Node) -> _Walk:
+    (micro_kernel,) = kernels(node).values()
+    tiles, steps = (next(map(factors, tiles_at(node, level)), {}) for level in ("L2", "L1"))
+    return _Walk(tiles, steps, {loop.name: loop.trips for loop in micro_kernel.quantum})
+
+
+def _around(tree: TileTree) -> tuple[dict[str, int], dict[str, int], list[Node]]:
+    """The loops to the grid, those over blocks, and the products of one block."""
+    grid: dict[str, int] = {}
+    trips: dict[str, int] = {}
+    node: Node = tree
+    if isinstance(node, Tile) and (node.level, node.binding) == ("DRAM", Binding.SP):
+        grid, node = factors(node), node.child
+    while True:
+        if isinstance(node, Tile) and node.level == BLOCKS:
+            trips |= factors(node)
+            node = node.child
+        elif isinstance(node, Stage):
+            node = node.child
+        elif isinstance(node, Scope) and isinstance(node.children[0], Tile) and node.children[0].level == BLOCKS:
+            node = node.children[0]  # what follows is the epilogue of staged sums
+        else:
+            break
+    parts = list(node.children) if isinstance(node, Scope) else [node]
+    return grid, trips, [part for part in parts if len(kernels(part)) == 1]
+
+
+def _blocks(
+    grid: Mapping[str, int], trips: Mapping[str, int], works: Sequence[Product], walks: Sequence[_Walk]
+) -> tuple[SpatialLoop, ...]:
+    """The loops that are cut, in the order of the tree, with the points of a block on which all products agree."""
+    axes = {axis.name: axis for work in works for axis in (*work.spatial, *work.depth)}
+    blocks = []
+    for name in dict.fromkeys((*trips, *grid)):
+        if name not in axes:
+            raise InvalidTree(f"{name} is no loop of the products", where="tile tree", help=f"one of {', '.join(axes)}")
+        programs, points = grid.get(name, 1), axes[name].size
+        if programs * trips.get(name, 1) > 1:
+            sizes = {
+                work.output.name: walk.points(name)
+                for work, walk in zip(works, walks, strict=True)
+                if name in {axis.name for axis in (*work.spatial, *work.depth)}
+            }
+            if len(set(sizes.values())) > 1:
+                shown = ", ".join(f"{size} in {product}" for product, size in sizes.items())
+                raise InvalidTree(
+                    f"a block of {name} has {shown}", where="tile tree", help="tiles and steps of as many points in all"
+                )
+            (points,) = set(sizes.values())
+        blocks.append(SpatialLoop(axes[name], points, programs))
+    return tuple(blocks)
+
+
+def _require_lowered(tree: ProductsTree) -> None:
+    """Raises InvalidTree for blocks or operands that no program is made for."""
+    last = tree.products[-1]
+    cut = {loop.axis for loop in tree.blocks if loop.tiles > 1}
+    single = {loop.axis.name for loop in tree.blocks if loop.quantum == 1}
+    for product in tree.products:
+        work = product.work
+        walked = {loop.axis.name for loop in product.outside} | single
+        missing = [axis.name for axis in work.spatial if axis.name not in walked and axis.size > 1]
+        if missing or any(loop.axis.name in single for loop in product.outside):
+            raise InvalidTree(
+                f"tiles of {work.output.name} do not walk {', '.join(missing) or 'each loop once'}",
+                where="tile tree", help=f"{', '.join(axis.name for axis in work.spatial)}, each once",
+            )  # fmt: skip
+        if len(work.statements) > 2 or work.group > 1:
+            why = "takes groups" if work.group > 1 else "has more than one statement behind its sums"
+            raise InvalidTree(f"{work.output.name} {why}", where="tile tree", help="a kernel of its own")
+        require_steps(product)
+        if cut & set(work.depth) and (len(work.depth) > 1 or product is not last):
+            raise InvalidTree(
+                f"blocks cut the sum of {work.output.name}",
+                where="tile tree", help="blocks of the only loop that the last product sums over",
+            )  # fmt: skip
+    if any(loop.axis not in last.work.depth for loop in tree.summed):
+        names = ", ".join(loop.axis.name for loop in tree.blocks)
+        raise InvalidTree(
+            f"blocks are walked in the order {names}",
+            where="tile tree", help="the loop that the last product sums over is the innermost one",
+        )  # fmt: skip
+    for product in tree.stored:
+        _require_vectors(product, tree)
+
+
+def require_fits(tree: ProductsTree, l2_bytes: int) -> None:
+    """Raises TooLarge (rule L8) where the buffers of one step of the blocks take more than L2 has."""
+    buffers = [*tree.buffers.values(), *([tree.sums] if tree.summed else [])]
+    held = sum(buffer.tensor.size * dtypes.size_bytes(buffer.tensor.dtype) for buffer in buffers)
+    if held > l2_bytes:
+        names = ", ".join(buffer.tensor.name for buffer in buffers)
+        loops = ", ".join(loop.axis.name for loop in tree.blocks if loop.quantum > 1) or "the shared loops"
+        raise TooLarge(
+            f"one step of the blocks keeps {held} bytes of {names} in L2, which holds {l2_bytes}",
+            help=f"blocks of {loops} that are {-(-held // l2_bytes)} times smaller",
+        )
+
+
+def _require_vectors(product: ProductTree, tree: ProductsTree) -> None:
+    """Raises InvalidTree where a product reads vectors of a buffer whose rows run along another loop."""
+    work, operand = product.work, product.work.b
+    if operand.tensor.name not in tree.buffers:
+        return
+    form, columns = affine(operand.index), work.columns
+    points = next((loop.quantum for loop in tree.blocks if loop.axis == columns and loop.tiles > 1), columns.size)
+    if form is None or 1 not in (form.coefficient(columns), form.coefficient(within(columns, points))):
+        raise InvalidTree(
+            f"{work.output.name} reads vectors along {columns.name} of {operand.tensor.name}, whose rows run along "
+            "another loop",
+            where="tile tree", help=f"a kernel of its own, for which {operand.tensor.name} is stored again",
+        )  # fmt: skip

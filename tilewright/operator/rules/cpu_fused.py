@@ -1,0 +1,271 @@
+"""Rules for several products in one kernel on a CPU: register tiles that go together, and blocks of shared loops.
+
+Each product takes the register tile that is the fastest for it, among those whose rows make blocks together. A block
+has as many rows as keep what one product of it touches in half of L2, and as threads have work; it has all points of
+the loop that the last product sums over, where these fit, so that sums stay in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from math import lcm, prod
+
+from tilewright.dataclass import dataclass
+from tilewright.expr import dtypes
+from tilewright.expr.core import Axis
+from tilewright.machine.description import Cpu
+from tilewright.operator.cycles import epilogue_cycles, product_cycles, tiled_cycles
+from tilewright.operator.product_point import ProductPoint, k_unroll
+from tilewright.operator.product_tree import ProductTree
+from tilewright.operator.products_tree import ProductsTree
+from tilewright.operator.rules.cpu_product import EVEN, balance, choose_point, tiles_that_fit
+from tilewright.tiles.kernel import Kernel
+from tilewright.tiles.loops import SpatialLoop
+from tilewright.tiles.product import Product
+
+MOST_ROWS = 128  # of a block, so that a thread has several of them
+MOST_UNIT = 64  # points of the smallest block, which is whole register tiles of all products
+COMPARED = 12  # register tiles of a product that are tried with those of the other
+PASSES = 3  # of a link through the level beyond L2: lines are read before they are written, written back, read again
+LEAST_GAIN = 1.02  # by which one kernel must be faster than several: what predictions of one kind are off by
+
+
+@dataclass(frozen=True)
+class FusedPoint:
+    """Register tiles of the products, and the blocks of the loops that they share, outermost first."""
+
+    points: tuple[ProductPoint, ...]
+    blocks: tuple[SpatialLoop, ...]
+
+    def __str__(self) -> str:
+        blocks = ", ".join(f"{loop.axis.name} in blocks of {loop.quantum}" for loop in self.blocks if loop.tiles > 1)
+        return f"{' and '.join(point.tile_text() for point in self.points)}{f', {blocks}' if blocks else ''}"
+
+
+def fused_kernel(works: Sequence[Product], point: FusedPoint, in_loop: Sequence[bool]) -> Kernel:
+    """The kernel that runs products as a point says; `in_loop`: whose epilogues are loops."""
+    cut = {loop.axis.name: loop.quantum for loop in point.blocks if loop.tiles > 1}
+    single = {loop.axis.name for loop in point.blocks if loop.quantum == 1}
+    trees = []
+    for work, each, loop in zip(works, point.points, in_loop, strict=True):
+        tile = {**each.tile(work), work.depth[-1].name: k_unroll(work)}
+        order = [name for name in (*(axis.name for axis in work.outer), *each.order) if name not in single]
+        spatial = {axis.name: axis for axis in work.spatial}
+        lanes = {work.columns.name: work.lanes}
+        outside = [
+            SpatialLoop(spatial[name], tile.get(name, 1), 1, lanes.get(name, 0), cut.get(name, 0)) for name in order
+        ]
+        inside = {axis.name: cut[axis.name] for axis in work.depth if axis.name in cut}
+        trees.append(ProductTree(work, tile, (), tuple(outside), epilogue_loop=loop, within=inside))
+    statements = tuple(statement for work in works for statement in work.statements)
+    return Kernel(statements, ProductsTree(tuple(trees), point.blocks).tree())
+
+
+def point_of(tree: ProductsTree) -> FusedPoint:
+    """The point that a tree says."""
+    points = []
+    for each in tree.products:
+        work, tile = each.work, each.tile
+        walked = [loop.axis.name for loop in each.outside]
+        names = [axis.name for axis in (*work.rows, work.columns)]
+        order = (*(name for name in names if name not in walked), *(name for name in walked if name in names))
+        rows = tuple(tile.get(axis.name, 1) for axis in work.rows)
+        points.append(ProductPoint(rows, -(-tile[work.columns.name] // work.lanes), order))
+    return FusedPoint(tuple(points), tree.blocks)
+
+
+def choose_fused(works: Sequence[Product], machine: Cpu, threads: int) -> FusedPoint | None:
+    """Register tiles and blocks of products with shared loops; None where no blocks fit.
+
+    Of the loops that all products have, those that none of them tiles are walked point by point.
+    """
+    *_, last = works
+    shared = [axis for axis in works[0].spatial if all(axis in (*work.spatial, *work.depth) for work in works)]
+    summed = [axis for axis in shared if axis in last.depth]
+    tiled = {axis for work in works for axis in (*work.rows[-1:], work.columns)}
+    single = [axis for axis in shared if axis not in tiled and axis not in summed]
+    cut = [axis for axis in shared if axis in tiled and axis not in summed]
+    points = _tiles_together(works, cut, machine)
+    if points is None:
+        return None
+    units = {axis: _unit(works, points, axis) for axis in shared}
+    capacity = l2_bytes(machine)
+    whole = {axis: axis.size for axis in (*cut, *summed)}
+    sizes = {**whole, **{axis: min(axis.size, units[axis]) for axis in cut}}
+    while summed and block_bytes(works, single, sizes) > capacity // 4:
+        (axis,) = summed
+        fewer = _multiple(sizes[axis] // 2, units[axis])
+        if fewer >= sizes[axis]:
+            return None
+        sizes[axis] = fewer
+    blocks = [SpatialLoop(axis, 1, axis.size) for axis in single]
+    for axis in cut:
+        most = _rows_of_block(works, single, sizes, axis, units[axis], capacity // 2)
+        blocks += _even_blocks(axis, units[axis], most, blocks, threads)
+    blocks += [SpatialLoop(axis, sizes[axis]) for axis in summed if sizes[axis] < axis.size]
+    return FusedPoint(points, tuple(blocks))
+
+
+def block_bytes(works: Sequence[Product], single: Sequence[Axis], sizes: Mapping[Axis, int]) -> int:
+    """The most bytes that one product of a block touches: of both factors and the result, panels whole."""
+    most = 0
+    for work in works:
+        operands = (
+            ((*work.rows, *work.depth), work.a.tensor),
+            ((work.columns, *work.depth), work.b.tensor),
+            ((*work.rows, work.columns), work.output),
+        )
+        found = 0
+        for axes, tensor in operands:
+            points = prod(sizes.get(axis, axis.size) for axis in axes if axis not in single)
+            found += points * dtypes.size_bytes(tensor.dtype)
+        most = max(most, found)
+    return most
+
+
+def fused_cycles(works: Sequence[Product], point: FusedPoint, machine: Cpu) -> float:
+    """Cycles of products in one kernel with all data near, of all threads together."""
+    each = zip(works, point.points, strict=True)
+    return sum(product_cycles(work, tiles, machine) + epilogue_cycles(work, machine) for work, tiles in each)
+
+
+def cycles_fused(works: Sequence[Product], point: FusedPoint, machine: Cpu, threads: int) -> float:
+    """As `fused_cycles`, for uneven shares as if all threads had the largest, with what blocks bring into L2 again."""
+    even = min(EVEN, balance(point.blocks, threads)) if threads > 1 else 1.0
+    return fused_cycles(works, point, machine) / even + _brought_again(works, point, machine)
+
+
+def cycles_apart(works: Sequence[Product], machine: Cpu, threads: int) -> float:
+    """Cycles of the same products as kernels of their own, with what their link takes on its way through memory.
+
+    A link that L2 does not keep beside the factors of its product is written to the level that holds it, for which
+    lines are read first, and read from there: three times its bytes, during which arithmetic waits.
+    """
+    total = 0.0
+    for work in works:
+        a_bytes = _points((*work.outer, *work.rows, *work.depth)) * dtypes.size_bytes(work.a.tensor.dtype)
+        _, _, decision = choose_point(_merged(work), machine, threads, a_bytes, "")
+        assert decision.cost is not None
+        total += (decision.cost.cycles or 0.0) + epilogue_cycles(work, machine)
+    for work in works[:-1]:
+        link = _points(work.spatial) * dtypes.size_bytes(work.output.dtype)
+        touched = link + _points((*work.outer, *work.rows, *work.depth)) * dtypes.size_bytes(work.a.tensor.dtype)
+        touched += _points((*work.outer, work.columns, *work.depth)) * dtypes.size_bytes(work.b.tensor.dtype)
+        if touched > l2_bytes(machine) * threads:
+            total += PASSES * link / _rate_beyond_l2(link, machine)
+    return total
+
+
+def _brought_again(works: Sequence[Product], point: FusedPoint, machine: Cpu) -> float:
+    """Cycles in which factors come into L2 again for every block that does not change them, where L2 does not keep them
+    from block to block.
+    """
+    cut = [loop for loop in point.blocks if loop.tiles > 1 and loop.quantum > 1]
+    single = {loop.axis for loop in point.blocks if loop.quantum == 1}
+    sizes = {loop.axis: loop.quantum for loop in cut}
+    links = {work.output.name for work in works[:-1]}
+    kept = block_bytes(works, [*single], sizes)
+    again = 0.0
+    for work in works:
+        for axes, tensor in (((*work.rows, *work.depth), work.a.tensor), ((work.columns, *work.depth), work.b.tensor)):
+            if tensor.name in links:
+                continue
+            whole = _points(axis for axis in axes if axis not in single) * dtypes.size_bytes(tensor.dtype)
+            trips = prod(loop.tiles for loop in cut if loop.axis not in axes)
+            kept += whole if trips > 1 else 0
+            again += whole * (trips - 1)
+    if kept <= l2_bytes(machine):
+        return 0.0
+    return again * prod(axis.size for axis in single) / _rate_beyond_l2(kept, machine)
+
+
+def _points(axes: Iterable[Axis]) -> int:
+    return prod(axis.size for axis in axes)
+
+
+def _merged(work: Product) -> Product:
+    """The product with all its rows as one loop, which is how it runs best where its rows are one behind the other."""
+    if len(work.rows) < 2:
+        return work
+    rows = Axis(work.rows[-1].name, _points(work.rows))
+    first, *others = work.statements
+    axes = (*work.outer, rows, work.columns)
+    mapping = replace(work.mapping, rows=(rows.name,))
+    return replace(work, statements=(replace(first, axes=axes), *others), mapping=mapping)
+
+
+def l2_bytes(machine: Cpu) -> int:
+    """Bytes of the cache in which blocks stay."""
+    return machine.caches[1].bytes if len(machine.caches) > 1 else 4 * machine.caches[0].bytes
+
+
+def _rate_beyond_l2(size: int, machine: Cpu) -> float:
+    """Bytes per cycle of one core from the first level beyond L2 that holds so many."""
+    level = next((cache for cache in machine.caches[2:] if size <= cache.bytes), None)
+    memory = machine.dram.bytes_per_second_per_core or machine.dram.bytes_per_second
+    rate = level.bytes_per_cycle if level is not None else memory / machine.nominal_clock_hz
+    return rate or machine.vector_bits / 8
+
+
+def _tiles_together(works: Sequence[Product], cut: Collection[Axis], machine: Cpu) -> tuple[ProductPoint, ...] | None:
+    """The register tiles with the fewest cycles in all, of which few make a block of the loops to be `cut`."""
+    ranked = []
+    for work in works:
+        fits = [each for each in tiles_that_fit(work) if prod(each[0][:-1]) == 1]
+        order = (work.columns.name, *(axis.name for axis in work.rows))
+        costs = sorted((tiled_cycles(work, *each, machine), -each[1] * prod(each[0]), each) for each in fits)
+        ranked.append([(cycles, ProductPoint(*each, order)) for cycles, _, each in costs[:COMPARED]])
+    best: tuple[float, tuple[ProductPoint, ...]] | None = None
+    for found in product(*ranked):
+        cycles, points = sum(each for each, _ in found), tuple(each for _, each in found)
+        if best is not None and cycles >= best[0]:
+            continue
+        if all(_unit(works, points, axis) <= max(MOST_UNIT, min(axis.size, MOST_ROWS)) for axis in cut):
+            best = cycles, points
+    return None if best is None else best[1]
+
+
+def _unit(works: Sequence[Product], points: Sequence[ProductPoint], axis: Axis) -> int:
+    """The fewest points of a loop that are whole register tiles, or whole steps of a sum, in every product."""
+    units = [1]
+    for work, point in zip(works, points, strict=True):
+        if axis in work.depth:
+            units.append(k_unroll(work) if axis == work.depth[-1] else 1)
+        elif axis in work.spatial:
+            units.append(point.tile(work).get(axis.name, 1))
+    return lcm(*units)
+
+
+def _multiple(size: int, unit: int) -> int:
+    """The size rounded up to whole units."""
+    return -(-max(size, 1) // unit) * unit
+
+
+def _even_blocks(axis: Axis, unit: int, most: int, around: Sequence[SpatialLoop], threads: int) -> list[SpatialLoop]:
+    """A loop in blocks of no more than so many points, whole units, all of about one size; none where it is one block.
+
+    For several threads the blocks are those, up to half as large, that are distributed most evenly.
+    """
+    if threads == 1:
+        blocks = -(-axis.size // most)
+        size = _multiple(-(-axis.size // blocks), unit)
+        return [SpatialLoop(axis, size)] if size < axis.size else []
+    sizes = range(most, most // 2, -unit)
+    loops = [SpatialLoop(axis, size, -(-axis.size // size)) for size in sizes if size < axis.size]
+    if not loops:
+        return []
+    return [max(loops, key=lambda loop: (round(balance([*around, loop], threads), 2), loop.quantum))]
+
+
+def _rows_of_block(
+    works: Sequence[Product], single: Sequence[Axis], sizes: Mapping[Axis, int], axis: Axis, unit: int, most: int
+) -> int:
+    """The most points of a loop in a block that takes no more than so many bytes, at least one unit."""
+    found = unit
+    while found + unit <= min(MOST_ROWS, axis.size + unit):
+        if block_bytes(works, single, {**sizes, axis: found + unit}) > most:
+            break
+        found += unit
+    return found
