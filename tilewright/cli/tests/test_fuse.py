@@ -112,3 +112,12 @@ def test_bad_input_says_where_what_and_what_would_be_legal(
     assert help in text
     assert "error[" in text
     assert error is None or fact in error["message"]
+
+
+def test_rows_between_convolutions_are_kept_where_that_is_asked_for() -> None:
+    """C6 in the memory of a core of an NPU."""
+    arguments = ("--workload", "conv-chain-C6", "--machine", "ascend-910", "--dtype", "f16")
+    (again,), (kept,) = (value(*arguments, *options)["chains"] for options in ((), ("--keep-halo",)))
+    assert not any("halo" in plan["policy"] for plan in again["plans"])
+    assert "halo along" in kept["plans"][0]["policy"]
+    assert kept["plans"][0]["seconds"] <= again["plans"][0]["seconds"]
