@@ -127,16 +127,24 @@ def _clock(machine: Machine) -> float:
 
 def _write(cost: NetworkCost, folder: Path) -> None:
     """A tile file per layer and chosen chain that was searched; of equal ones the first."""
-    from tilewright.files import write_file
+    from tilewright.expr.names import claim
+    from tilewright.files import reason, write_file
     from tilewright.tiles.file import TileFile, print_tile_file
     from tilewright.tiles.problem import Problem
 
-    folder.mkdir(exist_ok=True)
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise InvalidArgument(f"cannot make {str(folder)!r}: {reason(error)}", where="--output",
+                              help="a folder that can be made") from None  # fmt: skip
+    taken: set[str] = set()
     found = [*cost.parts, *(each.fused for each in cost.chains if each.chosen)]
+    written: set[str] = set()
     for each in found:
-        if each.tree is not None and (each.like is None or each.like.name == each.part.name):
-            part = each.like or each.part
-            name = re.sub(r"[^A-Za-z0-9_.+-]+", "_", part.name.replace(" + ", "+"))
+        part = each.like or each.part
+        if each.tree is not None and part.key not in written:
+            written.add(part.key)
+            name = claim(re.sub(r"[^A-Za-z0-9_.+-]+", "_", part.name.replace(" + ", "+")), taken)
             file = TileFile(part.graph, Problem.of(part.computes), each.tree)
             write_file(folder / f"{name}.tile", print_tile_file(file).encode(), where="--output")
 
