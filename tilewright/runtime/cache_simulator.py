@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import lru_cache
 from string import Template
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy as np
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
 from tilewright.machine.description import Cache
-from tilewright.runtime.loader import load_ir
+from tilewright.runtime.loader import Code, load_ir
 
 Lines = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -58,7 +59,7 @@ class CacheSimulator:
         self.caches = tuple(caches)
         self._state = np.full(sum(cache.sets * cache.lines_per_set for cache in caches), _EMPTY, np.int64)
         self._counts = np.zeros(2 * len(caches), np.int64)
-        self._code = load_ir(_ir(caches), ["replay"])
+        self._code = _compiled(tuple((cache.sets, cache.lines_per_set) for cache in caches))
         pointer, number = ctypes.c_void_p, ctypes.c_int64
         prototype = ctypes.CFUNCTYPE(None, pointer, pointer, pointer, pointer, number, pointer, number, number)
         self._replay = prototype(self._code.address("replay"))
@@ -116,18 +117,18 @@ class CacheSimulator:
 _EMPTY = -2  # an entry is twice the line's number, and 1 more where it was written; entries of a set: newest first
 
 
-def _ir(caches: Sequence[Cache]) -> str:
-    """`replay`, and for every level what an access to it and a write-back to it do."""
+@lru_cache(maxsize=8)
+def _compiled(shapes: tuple[tuple[int, int], ...]) -> Code:
+    """`replay`, and for every level what an access to it and a write-back to it do; shapes are sets and ways."""
     parts, offset = [_REPLAY], 0
-    for level, cache in enumerate(caches):
-        ways = cache.lines_per_set
+    for level, (sets, ways) in enumerate(shapes):
         parts.append(Template(_LEVEL).substitute(
-            LEVEL=level, OUTER=level + 1, SETS=cache.sets, WAYS=ways, OFFSET=offset, FILLS=2 * level,
+            LEVEL=level, OUTER=level + 1, SETS=sets, WAYS=ways, OFFSET=offset, FILLS=2 * level,
             WRITE_BACKS=2 * level + 1,
         ))  # fmt: skip
-        offset += cache.sets * ways
-    parts.append(Template(_MEMORY).substitute(LEVEL=len(caches)))
-    return "".join(parts)
+        offset += sets * ways
+    parts.append(Template(_MEMORY).substitute(LEVEL=len(shapes)))
+    return load_ir("".join(parts), ["replay"])
 
 
 _REPLAY = """
