@@ -26,6 +26,7 @@ from tilewright.graph.chains import find_chains
 from tilewright.graph.groups import Group, form_groups
 from tilewright.graph.passes.inline_maps import reads_own_points
 
+MOST_EXPRESSIONS = 10  #: of a chain; a tree of more takes long to analyse
 _OPERANDS = 2  # that an operation of one unit takes
 
 
@@ -208,14 +209,17 @@ class _Body:
         return [name for name in members if name in after & before]
 
     def _chain(self, names: Sequence[str], parts: Sequence[Part], place: dict[str, int], first: int) -> Chain | None:
-        """The chain of these expressions; None where they are one part, or not whole parts."""
+        """The chain of these expressions; None where they are one part, not whole parts, or too many."""
         numbers = sorted({place[name] for name in names})
         whole = [compute.name for number in numbers for compute in parts[number].computes]
         if len(numbers) < 2 or set(whole) != set(names) or any(self.computes[n].ordered for n in names):
             return None
         inside = set(names)
         own = [self._moved(self.computes[name], inside) for name in self.computes if name in inside]
-        computes = with_own_names(_in_steps(own))
+        steps = _in_steps(own)
+        if len(steps) > MOST_EXPRESSIONS:
+            return None
+        computes = with_own_names(steps)
         name = " + ".join(parts[number].name for number in numbers)
         part = Part(name, tuple(computes), (computes[-1].name,), self.runs)
         return Chain(part, tuple(first + number for number in numbers))

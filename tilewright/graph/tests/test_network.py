@@ -119,6 +119,21 @@ def test_padding_between_two_convolutions_is_in_the_second_one() -> None:
     assert [tensor.name for tensor in chain.part.computes[1].inputs()] == ["one", "w"]
 
 
+@pytest.mark.parametrize(("addends", "chains"), [(9, 1), (10, 0)])
+def test_a_chain_has_ten_expressions_at_most(addends: int, chains: int) -> None:
+    names = [f"b{number}" for number in range(addends)]
+    inputs = "".join(f"input {name}: f32[4]\n" for name in names)
+    found = network(f"""
+        input a: f32[4, 4]
+        input x: f32[4, 4]
+        {inputs}
+        c: f32[i:4, j:4] += a[i, k] * x[k, j] over k:4
+        y: f32[i:4, j:4] = c[i, j] + {" + ".join(f"{name}[j]" for name in names)}
+        output y
+    """)
+    assert [chain.part.name for chain in found.chains] == ["c + y"] * chains
+
+
 def test_parts_in_loops_run_once_a_trip() -> None:
     builder = GraphBuilder()
     x, a = builder.input("x", (8, 8), "f32"), builder.input("a", (8, 8), "f32")
