@@ -31,10 +31,10 @@ PROGRAMS = {
     "attention": programs.attention((2, 32, 32), (16, 16)),
 }
 CASES = (
-    ("product", "sm_90a"), ("ragged product", "sm_75"), ("ragged product", "sm_80"), ("softmax", "sm_75"),
-    ("product of four warps", "sm_90a"), ("attention", "sm_80"), ("three products of tf32", "sm_80"),
-    *((("product", "sm_75"), ("product", "sm_80"), ("ragged product", "sm_90a"), ("product of four warps", "sm_80"),
-       ("product of tf32", "sm_80")) if FULL else ()),
+    ("product", "sm_75"), ("product", "sm_90a"), ("ragged product", "sm_80"), ("softmax", "sm_75"),
+    ("product of four warps", "sm_80"), ("product of four warps", "sm_90a"), ("attention", "sm_80"),
+    ("product of tf32", "sm_80"), ("three products of tf32", "sm_80"),
+    *((("product", "sm_80"), ("ragged product", "sm_75"), ("ragged product", "sm_90a")) if FULL else ()),
 )  # fmt: skip
 SETTINGS = {
     "split-k": {"splits": 2}, "multicast": {"cluster": 2}, "swizzle-blocks": {"group": 2}, "persistent": {"blocks": 3}
