@@ -34,7 +34,8 @@ class TreeFitness:
         """The best tree of a genome with its cost, None where no factors are legal."""
         space = self.space
         factors = TreeFactors(space.tree(genome), space.problem, space.resources, space.recompute)
-        method = TreeSearch(factors, rollouts=self.rollouts)
+        # Iterations are bounded too: a tree of which no draw is legal costs no evaluations.
+        method = TreeSearch(factors, -(-self.evaluations // self.rollouts), self.rollouts)
         found = minimise(self.cost(factors), method, Budget(self.evaluations), seed=self.seed)
         if found.best is None or found.evaluation is None:
             reasons = [step.evaluation.reason for step in found.trace.steps]
