@@ -111,8 +111,8 @@ class Report:
                   "many of them are one tree, or none that is legal", "", ",.0f"),
             Claim("spec1-E16", f"genomes with legal factors, of {len(self.trees.best)}", NOT_STATED,
                   float(self.trees.legal), 1.0, ">=", f"{FACTORS_EACH} trees of each were drawn at most. The registers "
-                  "of a unit hold three words; trees of genomes leave the factors there open, and draws seldom have one "
-                  "step of every loop. Named dataflows have these factors fixed", "", ",.0f"),
+                  "of a unit hold three words; trees of genomes leave the factors there open, and draws seldom have "
+                  "one step of every loop. Named dataflows have these factors fixed", "", ",.0f"),
             *(() if ratio is None else (
                 Claim("spec1-E16", f"time of {GENERATIONS} generations of {POPULATION} genomes", NOT_STATED, minutes,
                       MINUTES, "<=", f"{genomes} new genomes at the mean time of those that ran, of {FACTORS_EACH} "
