@@ -39,7 +39,7 @@ Layers = Annotated[
     typer.Option(
         "--layers",
         metavar="NAME,…",
-        help="layers of ResNet-18, C0 to C11 (default: all); of tileflow-edge networks, as bert-base",
+        help="layers of ResNet-18, C0 to C11 (default: all); of tileflow-… networks, as bert-base, and chains, as C1",
     ),
 ]
 Trials = Annotated[
