@@ -27,6 +27,7 @@ from tilewright.reproduce.tileflow.study import chosen
 from tilewright.search.cost import Budget
 from tilewright.search.genetic import Genetic
 from tilewright.search.minimise import minimise
+from tilewright.search.trace import Step
 from tilewright.search.tree_search import TreeSearch
 from tilewright.tiles.machines import resources
 from tilewright.tiles.problem import Problem
@@ -45,10 +46,14 @@ TREES_A_GENOME: Final = 100  # of the evaluations above, one genome for so many
 
 @dataclass(frozen=True)
 class Convergence:
-    """The best values of a search in the order of its evaluations, and processor seconds of one evaluation."""
+    """The best values of a search in the order of its evaluations, None before one is legal.
+
+    `seconds` are those of the processor for one evaluation, `legal` counts evaluations with a value.
+    """
 
     best: tuple[float | None, ...]
     seconds: float
+    legal: int
 
     @property
     def final(self) -> float | None:
@@ -75,10 +80,12 @@ class Report:
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        columns = {"search": "left", "evaluations": "right", "converged after": "right", "best cycles": "right",
+        columns = {"search": "left", "evaluations": "right", "legal": "right", "converged after": "right",
+                   "best cycles": "right",
                    "processor ms each": "right"}  # fmt: skip
         rows = tuple(
-            (name, f"{len(each.best):,}", f"{each.converged:,}", "-" if each.final is None else f"{each.final:,.0f}",
+            (name, f"{len(each.best):,}", f"{each.legal:,}", f"{each.converged:,}",
+             "-" if each.final is None else f"{each.final:,.0f}",
              f"{1e3 * each.seconds:.1f}")
             for name, each in (("factors of TileFlow's dataflow", self.factors), ("genomes", self.trees))
         )  # fmt: skip
@@ -103,11 +110,14 @@ class Report:
             Claim("spec1-E16", "orders and mappings", f"{GENOMES_LEAST} to {4 * GENOMES_LEAST}", float(self.space),
                   GENOMES_LEAST, ">=", "genomes by their cells: levels, consumers and kinds of scope of six operators; "
                   "many of them are one tree, or none that is legal", "", ",.0f"),
-            Claim("spec1-E16", f"time of {GENERATIONS} generations of {POPULATION} genomes", NOT_STATED, minutes,
-                  MINUTES, "<=", f"{genomes} new genomes at the mean time of the {len(self.trees.best)} that ran, of "
-                  f"{FACTORS_EACH} trees each. Published is that fewer than {GENERATIONS} generations converge", " min",
-                  ".1f"),
+            Claim("spec1-E16", f"genomes with legal factors, of {len(self.trees.best)}", NOT_STATED,
+                  float(self.trees.legal), 1.0, ">=", f"{FACTORS_EACH} trees of each were drawn at most. The registers "
+                  "of a unit hold three words; trees of genomes leave the factors there open, and draws seldom have "
+                  "one step of every loop. Named dataflows have these factors fixed", "", ",.0f"),
             *(() if ratio is None else (
+                Claim("spec1-E16", f"time of {GENERATIONS} generations of {POPULATION} genomes", NOT_STATED, minutes,
+                      MINUTES, "<=", f"{genomes} new genomes at the mean time of those that ran, of {FACTORS_EACH} "
+                      f"trees each. Published is that fewer than {GENERATIONS} generations converge", " min", ".1f"),
                 Claim("spec1-E16", "best whole tree over the best of TileFlow's dataflow", NOT_STATED, ratio, CONVERGED,
                       "<=", f"cycles after {len(self.trees.best)} genomes of {FACTORS_EACH} trees, and after "
                       f"{len(self.factors.best):,} trees of the dataflow", "x", ".2f"),)),
@@ -116,7 +126,7 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         searches = {
             name: {"evaluations": len(each.best), "converged": each.converged, "best": each.final,
-                   "seconds_each": each.seconds}
+                   "legal": each.legal, "seconds_each": each.seconds}
             for name, each in (("factors", self.factors), ("trees", self.trees))
         }  # fmt: skip
         return {"network": self.network, "machine": MACHINE, "genomes": self.space, "searches": searches,
@@ -135,7 +145,7 @@ def report(layers: Sequence[str] = SHAPES, trials: int = EVALUATIONS) -> Report:
     started = time.process_time()
     outcome = search_dataflow("TileFlow", ATTENTION["TileFlow"], problem, machine, Budget(trials), method="tree-search")
     steps = outcome.outcome.trace.steps
-    factors = Convergence(tuple(step.best for step in steps), (time.process_time() - started) / len(steps))
+    factors = _convergence(steps, time.process_time() - started)
 
     names = tuple(level.name for level in machine.levels)
     space = TreeSpace(running(problem), names, frozenset(names[:-1]), machine)
@@ -145,5 +155,9 @@ def report(layers: Sequence[str] = SHAPES, trials: int = EVALUATIONS) -> Report:
     started = time.process_time()
     budget = Budget(max(1, trials // TREES_A_GENOME))
     bred = minimise(fitness, Genetic(space, POPULATION, rounds=GENERATIONS), budget).trace.steps
-    trees = Convergence(tuple(step.best for step in bred), (time.process_time() - started) / len(bred))
-    return Report(network, space.size, factors, trees)
+    return Report(network, space.size, factors, _convergence(bred, time.process_time() - started))
+
+
+def _convergence(steps: Sequence[Step], seconds: float) -> Convergence:
+    legal = sum(step.evaluation.valid for step in steps)
+    return Convergence(tuple(step.best for step in steps), seconds / len(steps), legal)
