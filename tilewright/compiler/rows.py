@@ -80,7 +80,7 @@ def write_rows(planning: Planning, group: Group) -> None:
     if len(group.nodes) == 1:
         statements = statements_of(planning, group.main, planning.plan.stored[group.main.name].layout)
     else:
-        statements = by_stride(fuse_loops(drop_unit_loops(_group_statements(planning, group))))
+        statements = by_stride(fuse_loops(drop_unit_loops(group_statements(planning, group))))
     flops = sum(_operations(node.body) * points(node) for node in group.nodes)
     planning.rules.add_rows(planning, group, statements, flops, planning.machine)
 
@@ -132,7 +132,7 @@ def _single_statement(planning: Planning, node: Compute, layout: Packed) -> Stat
     return over(outer, node.reduce, [Statement(node.output, (), body, (), _combining(node), index)])
 
 
-def _group_statements(planning: Planning, group: Group) -> Statements:
+def group_statements(planning: Planning, group: Group) -> Statements:
     """Several computes over shared loops; those that nothing else reads stay in the kernel."""
     own = {node.name for node in group.nodes}
     unit = {axis: Const(0, INDEX) for node in group.nodes for axis in node.loops if axis.extent == 1}

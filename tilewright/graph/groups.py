@@ -73,10 +73,10 @@ def kernel_name(nodes: Sequence[Compute]) -> str:
     return JOINED.join(parts if len(parts) <= _MOST_PARTS else (first, "..", others[-1]))
 
 
-def joined(producer: Group, consumer: Group, decision: Decision) -> Group:
-    """Two groups of products, of which the second reads the first, as one kernel."""
-    nodes = (*producer.nodes, *consumer.nodes)
-    return Group("product", nodes, stored=consumer.stored, decision=decision, parts=(producer, consumer))
+def joined(parts: Sequence[Group], decision: Decision) -> Group:
+    """Groups as one kernel: two products, and perhaps rows between them, each of which reads the one before it."""
+    nodes = tuple(node for part in parts for node in part.nodes)
+    return Group("product", nodes, stored=parts[-1].stored, decision=decision, parts=tuple(parts))
 
 
 def form_groups(graph: Graph, is_product: Callable[[Compute], bool]) -> list[Group | Loop]:

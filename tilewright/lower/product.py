@@ -15,6 +15,7 @@ from math import prod
 
 from xdsl.ir import SSAValue
 
+from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
 from tilewright.expr.affine import Affine
 from tilewright.expr.core import Axis, Const, Expr, Read, Tensor
@@ -26,11 +27,15 @@ from tilewright.lower.builder import KernelBuilder, view_type
 from tilewright.lower.epilogue_loop import finish_in_loop
 from tilewright.lower.loops import Block, Point, TileAxis, Tiler, grid_of
 from tilewright.lower.output_tile import OutputTile
+from tilewright.lower.passes import Passes, Scratch
 from tilewright.lower.prefetch import StepsOfBlock, prefetch_block, prefetch_rows, tile_number
+from tilewright.lower.row_tree import RowTree
 from tilewright.lower.steps import Parameter
 from tilewright.operator.product_tree import ProductTree
 from tilewright.operator.products_tree import Buffer, ProductsTree, products_tree
 from tilewright.tiles.kernel import Kernel
+from tilewright.tiles.loops import SpatialLoop
+from tilewright.tiles.tree import InvalidTree
 
 #: Adds hints to one step of k: the k loops in terms of counters, and the counters.
 Hints = Callable[["_Tile", Mapping[Axis, Expr], Mapping[Axis, SSAValue]], None]
@@ -50,6 +55,15 @@ def lower_product(
     return func
 
 
+@dataclass(frozen=True)
+class _Rows:
+    """Passes over the rows of a block: their tree, the loops over rows, and buffers of one row."""
+
+    tree: RowTree
+    loops: tuple[SpatialLoop, ...]
+    scratch: Scratch
+
+
 class _Products:
     """The products of a kernel, one block of their loops after the other."""
 
@@ -60,6 +74,7 @@ class _Products:
         self.memory = dict(memory)
         for buffer in tree.buffers.values():
             self.memory[buffer.tensor.name] = self._alloc(buffer)
+        self.rows = {number: self._rows_of(number) for number in tree.rows}
 
     def run(self) -> None:
         *before, last = self.tree.stored
@@ -89,11 +104,33 @@ class _Products:
         self.tiler.visit_blocks(self.tree.outer, blocks)
 
     def _run(self, products: Sequence[ProductTree], point: Point) -> None:
-        for product in products:
+        for number, product in enumerate(products):
             if product.k_block:
                 _Blocked(self.builder, product, self.memory, self.tiler).run()
             else:
                 self._tiles(product, point)
+            if number in self.rows:
+                self._run_rows(self.rows[number], point)
+
+    def _run_rows(self, rows: _Rows, point: Point) -> None:
+        builder, memory = self.builder, self.memory
+        self.tiler.visit(rows.loops, lambda at: Passes(builder, rows.tree, memory, rows.scratch, at).run(), point)
+
+    def _rows_of(self, number: int) -> _Rows:
+        """The passes behind a product; their loops are those of the products, with places within a block."""
+        tree = RowTree(self.tree.stored_rows(number))
+        blocks = {loop.axis.name: loop for loop in self.tree.blocks if loop.tiles > 1}
+        whole = {axis.name: axis for axis in self.tree.products[number].work.spatial}
+        if tree.pipelined or any(loop.quantum > 1 for loop in tree.loops):
+            raise InvalidTree(
+                "rows between two products are taken several at once",
+                where="tile tree", help="passes over one row after the other, with vectors along it",
+            )  # fmt: skip
+        loops = []
+        for loop in tree.loops:
+            points = blocks[loop.axis.name].quantum if loop.axis.name in blocks else 0
+            loops.append(SpatialLoop(whole[loop.axis.name], block_points=points))
+        return _Rows(tree, tuple(loops), Scratch(self.builder, tree))
 
     def _tiles(self, product: ProductTree, point: Point) -> None:
         self.tiler.visit(product.outside, lambda reached: self._tile(product, reached).run(), point)

@@ -5,8 +5,9 @@ Several products share blocks of loops:
     @DRAM par LOOP:PROGRAMS { @L3 for LOOP:BLOCKS { seq[ products of one block ] } }
 
 Each product walks its register tiles within a block. What a product gives to later ones is a buffer of one block, whose
-rows are stored along the columns of the product that writes it. Where blocks cut the sum of the last product, its sums
-are staged around them, and its epilogue follows:
+rows are stored along the columns of the product that writes it. Between two products there may be passes over these
+rows, such as those of a softmax, in the form that `lower.row_tree` reads, with the rows of a block at L2. Where blocks
+cut the sum of the last product, its sums are staged around them, and its epilogue follows:
 
     stage SUMS in L2 { seq[ @L3 for LOOP:BLOCKS { seq[ … ] }, @L2 for LOOP:TILES { epilogue } ] }
 """
@@ -14,25 +15,37 @@ are staged around them, and its epilogue follows:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import cached_property
 
 from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
-from tilewright.expr.core import Const, Expr, Read, Tensor
+from tilewright.expr.core import Axis, Const, Expr, Read, Tensor
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.names import claim
 from tilewright.expr.rewrite import transform
 from tilewright.operator.product_tree import ProductTree, epilogue_is_loop, product_tree, require_steps
 from tilewright.tiles import build
 from tilewright.tiles.build import rooted
-from tilewright.tiles.kernel import Kernel
+from tilewright.tiles.kernel import Kernel, Statement
 from tilewright.tiles.legality import TooLarge
 from tilewright.tiles.loops import SpatialLoop, within
 from tilewright.tiles.parts import factors, loops_named, require_form, tiles_at
-from tilewright.tiles.product import Product, products_of
-from tilewright.tiles.tree import Binding, InvalidTree, Kind, Node, Scope, Stage, Tile, TileTree, kernels, with_kernel
+from tilewright.tiles.product import Product, products_of, rows_behind
+from tilewright.tiles.tree import (
+    Binding,
+    InvalidTree,
+    Kind,
+    Leaf,
+    Node,
+    Scope,
+    Stage,
+    Tile,
+    TileTree,
+    kernels,
+    with_kernel,
+)
 
 BLOCKS = "L3"  # the level whose data blocks walk over: those of a step are in L2
 
@@ -46,15 +59,24 @@ class Buffer:
 
 
 @dataclass(frozen=True)
+class Rows:
+    """Statements over the rows of a block, of which the last one is for the next product, and their tree in a block."""
+
+    statements: tuple[Statement, ...]
+    tree: TileTree
+
+
+@dataclass(frozen=True)
 class ProductsTree:
     """Products of one kernel, in order; a product alone has no blocks.
 
     `blocks` cut the loops that products share, outermost first: each has the points of a block as its quantum, and is
-    distributed to programs. `products` have values of the kernel without an address.
+    distributed to programs. `rows` run behind the product of that number. Values of the kernel have no address.
     """
 
     products: tuple[ProductTree, ...]
     blocks: tuple[SpatialLoop, ...] = ()
+    rows: Mapping[int, Rows] = field(default_factory=dict)
 
     @property
     def grid(self) -> tuple[SpatialLoop, ...]:
@@ -80,7 +102,10 @@ class ProductsTree:
         if not before:
             return last.tree()
         block = [*(_of_block(each, True) for each in before), _of_block(last, not self.summed)]
-        tree: TileTree = Scope(Kind.SEQ, tuple(_numbered(block)))
+        parts: list[TileTree] = []
+        for number, part in enumerate(_numbered(block)):
+            parts += [part, *([self.rows[number].tree] if number in self.rows else [])]
+        tree: TileTree = Scope(Kind.SEQ, tuple(parts))
         if self.summed:
             tree = rooted(build.tile(BLOCKS, _trips(self.summed), tree))
             after = last.epilogue()
@@ -95,8 +120,15 @@ class ProductsTree:
 
     @cached_property
     def buffers(self) -> dict[str, Buffer]:
-        """The buffer of every value that one product gives to another, by its name."""
-        return {product.work.output.name: self._buffer(product, product.work.output) for product in self.products[:-1]}
+        """The buffer of every value that one product, or rows, give to what follows, by its name."""
+        found: dict[str, Buffer] = {}
+        for number, product in enumerate(self.products[:-1]):
+            outputs = [product.work.output, *(each.statements[-1].tensor for each in self._rows_at(number))]
+            found.update((output.name, self._buffer(product, output)) for output in outputs)
+        return found
+
+    def _rows_at(self, number: int) -> list[Rows]:
+        return [self.rows[number]] if number in self.rows else []
 
     @cached_property
     def sums(self) -> Buffer:
@@ -107,20 +139,31 @@ class ProductsTree:
     @cached_property
     def stored(self) -> tuple[ProductTree, ...]:
         """The products with all values of the kernel in buffers."""
+        return tuple(
+            replace(each, work=replace(each.work, statements=self._in_buffers(each.work.statements)))
+            for each in self.products
+        )
 
+    def stored_rows(self, number: int) -> Kernel:
+        """The rows behind a product as a kernel over the loops of one block, with values of products in buffers."""
+        points = {loop.axis: loop.quantum for loop in self.blocks}
+        found = []
+        for each in self._in_buffers(self.rows[number].statements):
+            axes = tuple(Axis(axis.name, points.get(axis, axis.size)) for axis in each.axes if points.get(axis) != 1)
+            found.append(replace(each, axes=axes))
+        return Kernel(tuple(found), self.rows[number].tree)
+
+    def _in_buffers(self, statements: Sequence[Statement]) -> tuple[Statement, ...]:
         def rule(node: Expr) -> Expr | None:
             if not isinstance(node, Read) or node.indices or node.tensor.name not in self.buffers:
                 return None
             buffer = self.buffers[node.tensor.name]
             return Read(buffer.tensor, (buffer.address,))
 
-        found = []
-        for product in self.products:
-            *others, last = (replace(each, body=transform(each.body, rule)) for each in product.work.statements)
-            if last.name in self.buffers:
-                last = replace(last, address=self.buffers[last.name].address)
-            found.append(replace(product, work=replace(product.work, statements=(*others, last))))
-        return tuple(found)
+        *others, last = (replace(each, body=transform(each.body, rule)) for each in statements)
+        if last.name in self.buffers:
+            last = replace(last, address=self.buffers[last.name].address)
+        return (*others, last)
 
     def _buffer(self, product: ProductTree, tensor: Tensor) -> Buffer:
         """Rows of one block, one behind the other, whose elements are the columns of a product."""
@@ -162,15 +205,28 @@ def products_tree(kernel: Kernel) -> ProductsTree:
     works = products_of(kernel)
     if len(works) == 1:
         return ProductsTree((product_tree(kernel),))
-    found = _several(kernel.tree, works)
+    found = _several(kernel, works)
     _require_lowered(found)
     require_form(kernel.tree, found.tree())
     return found
 
 
-def _several(tree: TileTree, works: Sequence[Product]) -> ProductsTree:
-    """The decisions of a tree with a part for each of these products."""
-    grid, trips, nodes = _around(tree)
+def _several(kernel: Kernel, works: Sequence[Product]) -> ProductsTree:
+    """The decisions of a tree with a part for each of these products, and for the rows behind some."""
+    tree = kernel.tree
+    grid, trips, parts = _around(tree)
+    nodes = [part for part in parts if len(kernels(part)) == 1]
+    passes: dict[int, Node] = {}
+    for place, part in enumerate(parts):
+        if len(kernels(part)) != 1:
+            passes[sum(len(kernels(each)) for each in parts[:place]) - 1] = part
+    between = rows_behind(kernel)
+    if set(passes) != set(between):
+        names = ", ".join(each.name for rows in between.values() for each in rows) or "none"
+        raise InvalidTree(
+            f"a block has {len(parts) - len(nodes)} parts of rows between its products",
+            where="tile tree", help=f"one for each run of statements between two products: {names}",
+        )  # fmt: skip
     if len(nodes) != len(works):
         names = ", ".join(work.output.name for work in works)
         raise InvalidTree(
@@ -194,7 +250,14 @@ def _several(tree: TileTree, works: Sequence[Product]) -> ProductsTree:
                 within={axis.name: points[axis.name] for axis in work.depth if axis.name in points},
             )
         )
-    return ProductsTree(tuple(products), blocks)
+    rows = {number: Rows(statements, _tree_at(passes[number])) for number, statements in between.items()}
+    return ProductsTree(tuple(products), blocks, rows)
+
+
+def _tree_at(node: Node) -> TileTree:
+    """A child of a scope."""
+    assert not isinstance(node, Leaf), "children of a scope are trees"
+    return node
 
 
 @dataclass(frozen=True)
@@ -233,8 +296,8 @@ def _around(tree: TileTree) -> tuple[dict[str, int], dict[str, int], list[Node]]
             node = node.children[0]  # what follows is the epilogue of staged sums
         else:
             break
-    parts = list(node.children) if isinstance(node, Scope) else [node]
-    return grid, trips, [part for part in parts if len(kernels(part)) == 1]
+    parts: list[Node] = [*node.children] if isinstance(node, Scope) else [node]
+    return grid, trips, parts
 
 
 def _blocks(

@@ -191,20 +191,43 @@ def product_of(kernel: Kernel) -> Product | None:
 def products_of(kernel: Kernel) -> tuple[Product, ...]:
     """The products that a scheduled kernel runs, in the order of its statements.
 
-    The statements behind that of a product, up to the next product, are its epilogue. Factors may be values of the
-    kernel, which have no address.
+    Behind the statement of a product there may be one of its epilogue, and then those of rows between two products
+    (`rows_behind`). Factors may be values of the kernel, which have no address.
     """
     found = {leaf.op: leaf.kernel for _, leaf in leaves(kernel.tree) if leaf.kernel is not None}
-    starts = [place for place, statement in enumerate(kernel.statements) if statement.name in found]
+    segments = _segments(kernel)
     products: list[Product] = []
-    for start, end in zip(starts, [*starts, len(kernel.statements)][1:], strict=False):
-        micro_kernel = found[kernel.statements[start].name]
+    for product, epilogue, rows in segments:
+        micro_kernel = found[product[-1].name]
         if micro_kernel.mapping is None:
-            fact = f"the micro-kernel of {kernel.statements[start].name} has no mapping"
+            fact = f"the micro-kernel of {product[-1].name} has no mapping"
             wanted = f"one micro-kernel with its mapping, at op {kernel.statements[0].name}"
             raise InvalidTree(fact, where="tile tree", help=wanted)
-        products.append(Product(kernel.statements[start if products else 0 : end], micro_kernel.mapping))
+        own = (*product, *epilogue, *rows) if len(segments) == 1 else (*product, *epilogue)
+        products.append(Product(own, micro_kernel.mapping))
     return tuple(products)
+
+
+def rows_behind(kernel: Kernel) -> dict[int, tuple[Statement, ...]]:
+    """The statements between two products that are the epilogue of none, by the number of the product before them."""
+    *before, _ = _segments(kernel)
+    return {number: rows for number, (_, _, rows) in enumerate(before) if rows}
+
+
+Segment = tuple[tuple[Statement, ...], tuple[Statement, ...], tuple[Statement, ...]]
+
+
+def _segments(kernel: Kernel) -> list[Segment]:
+    """The statements of each product: those up to it, its epilogue, and those of rows."""
+    names = {leaf.op for _, leaf in leaves(kernel.tree) if leaf.kernel is not None}
+    statements = kernel.statements
+    starts = [place for place, statement in enumerate(statements) if statement.name in names]
+    found: list[Segment] = []
+    for start, end in zip(starts, [*starts, len(statements)][1:], strict=False):
+        own = start + 1
+        rows = own + (1 if own < end and statements[own].accum is None else 0)
+        found.append((statements[start if found else 0 : own], statements[own:rows], statements[rows:end]))
+    return found
 
 
 def flat_product(

@@ -127,6 +127,80 @@ def test_an_epilogue_of_many_registers_runs_between_the_products() -> None:
     np.testing.assert_allclose(found, expected, rtol=0, atol=70 * 2.0**-20 * np.abs(expected).max())
 
 
+def attention(sizes: tuple[int, ...], scale: str = "0.25", mask: bool = False, along: str = "l") -> Graph:
+    """Two products around a softmax over the columns of the first one; with `along` "m" over its rows."""
+    batch, m, n, k, l = sizes
+    b, index, size = (f"b:{batch}, ", "b, ", f"{batch}, ") if batch > 1 else ("", "", "")
+    other, extent, rest = ("m", l, m) if along == "l" else ("l", m, l)
+    here = f"{index}{other}"
+    added = " + M[m, l]" if mask else ""
+    return parse_graph(f"""
+        graph attention
+        input Q: f32[{size}{m}, {k}]
+        input K: f32[{size}{k}, {l}]
+        input V: f32[{size}{l}, {n}]
+        {f"input M: f32[{m}, {l}]" if mask else ""}
+        C: f32[{b}m:{m}, l:{l}] += Q[{index}m, k] * K[{index}k, l] over k:{k}
+        S: f32[{b}m:{m}, l:{l}] = C[{index}m, l] * {scale}{added}
+        Max: f32[{b}{other}:{rest}] max= S[{index}m, l] over {along}:{extent}
+        Exp: f32[{b}m:{m}, l:{l}] = exp(S[{index}m, l] - Max[{here}])
+        Sum: f32[{b}{other}:{rest}] += Exp[{index}m, l] over {along}:{extent}
+        P: f32[{b}m:{m}, l:{l}] = Exp[{index}m, l] / Sum[{here}]
+        E: f32[{b}m:{m}, n:{n}] += P[{index}m, l] * V[{index}l, n] over l:{l}
+        output E""")
+
+
+@settings(max_examples=10, deadline=None)
+@draws(
+    sizes=st.tuples(st.integers(1, 3), st.integers(2, 150), *[st.integers(2, 90)] * 2, st.integers(2, 300)),
+    mask=st.booleans(), threads=st.integers(1, 2),
+)  # fmt: skip
+def test_softmax_between_products_is_in_their_kernel(sizes: tuple[int, ...], mask: bool, threads: int) -> None:
+    graph = attention(sizes, mask=mask)
+    plan = make_plan(graph, resolve_cpu("host"), threads, ALWAYS)
+    assert [kernel.name for kernel in plan.kernels if kernel.instruction] == [plan.kernels[-1].name]
+    values = inputs(graph)
+    (expected,) = evaluate(graph, values)
+    found = compile_graph(graph, threads=threads, options=ALWAYS)(*values)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(values[2]).max())
+    apart = compile_graph(graph, threads=threads, options=Options(cache=False, fuse="never"))(*values)
+    np.testing.assert_allclose(found, apart, rtol=0, atol=1e-6 * np.abs(values[2]).max())
+
+
+def test_rows_that_are_masked_completely_stay_nan() -> None:
+    graph = attention((1, 40, 24, 16, 50), mask=True)
+    q, k, v, mask = inputs(graph)
+    mask[:] = 0.0
+    mask[7] = -np.inf
+    found = compile_graph(graph, threads=1, options=ALWAYS)(q, k, v, mask)
+    assert np.isnan(found[7]).all()
+    assert np.isfinite(np.delete(found, 7, 0)).all()
+
+
+def test_a_softmax_across_the_rows_stays_apart() -> None:
+    decisions = planned(attention((1, 60, 24, 16, 50), along="m")).decisions
+    (found,) = (each for each in decisions if each.subject.startswith("fusion of S + "))
+    assert found.chosen == "a kernel each"
+    assert "sums over another loop than P runs along" in found.refused[0].rule
+
+
+def test_rows_that_do_not_fit_whole_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_fused, "l2_bytes", lambda _: 100_000)
+    plan = planned(attention((1, 60, 24, 16, 3000)))
+    assert any(each.refused and each.refused[0].rule == "a block fits L2" for each in plan.decisions)
+
+
+def test_a_tree_that_cuts_the_rows_of_a_softmax_is_refused() -> None:
+    graph = attention((2, 128, 64, 64, 128))
+    (kernel,) = (each for each in planned(graph).kernels if each.instruction)
+    text = print_tree(kernel.scheduled.tree)
+    assert "@L3 for b:1, m:2 {" in text, text
+    tree = parse_tree(text.replace("@L3 for b:1, m:2 {", "@L3 for b:1, m:2, l:2 {"), kernels(kernel.scheduled.tree))
+    with pytest.raises(IllegalTree, match="L5 softmax: l:2 at L3 surrounds Max and") as caught:
+        planned(graph, Options(cache=False, trees={kernel.name: to_json(tree)}))
+    assert caught.value.help
+
+
 # Decisions ------------------------------------------------------------------------------------------------------------
 
 

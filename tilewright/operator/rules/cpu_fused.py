@@ -7,7 +7,7 @@ the loop that the last product sums over, where these fit, so that sums stay in 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from math import lcm, prod
@@ -16,14 +16,17 @@ from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
 from tilewright.expr.core import Axis
 from tilewright.machine.description import Cpu
-from tilewright.operator.cycles import epilogue_cycles, product_cycles, tiled_cycles
+from tilewright.operator.cycles import epilogue_cycles, nest_cycles, product_cycles, tiled_cycles
 from tilewright.operator.product_point import ProductPoint, k_unroll
 from tilewright.operator.product_tree import ProductTree
-from tilewright.operator.products_tree import ProductsTree
+from tilewright.operator.products_tree import ProductsTree, Rows
 from tilewright.operator.rules.cpu_product import EVEN, balance, choose_point, tiles_that_fit
-from tilewright.tiles.kernel import Kernel
+from tilewright.operator.rules.cpu_rows import schedule_rows
+from tilewright.tiles.build import rooted
+from tilewright.tiles.kernel import Kernel, Statement
 from tilewright.tiles.loops import SpatialLoop
 from tilewright.tiles.product import Product
+from tilewright.tiles.tree import Leaf
 
 MOST_ROWS = 128  # of a block, so that a thread has several of them
 MOST_UNIT = 64  # points of the smallest block, which is whole register tiles of all products
@@ -44,8 +47,17 @@ class FusedPoint:
         return f"{' and '.join(point.tile_text() for point in self.points)}{f', {blocks}' if blocks else ''}"
 
 
-def fused_kernel(works: Sequence[Product], point: FusedPoint, in_loop: Sequence[bool]) -> Kernel:
-    """The kernel that runs products as a point says; `in_loop`: whose epilogues are loops."""
+def fused_kernel(
+    works: Sequence[Product],
+    point: FusedPoint,
+    in_loop: Sequence[bool],
+    between: Mapping[int, tuple[Statement, ...]] | None = None,
+    machine: Cpu | None = None,
+) -> Kernel:
+    """The kernel that runs products as a point says; `in_loop`: whose epilogues are loops.
+
+    `between` are statements of rows, by the number of the product that they follow; a machine schedules them.
+    """
     cut = {loop.axis.name: loop.quantum for loop in point.blocks if loop.tiles > 1}
     single = {loop.axis.name for loop in point.blocks if loop.quantum == 1}
     trees = []
@@ -59,8 +71,28 @@ def fused_kernel(works: Sequence[Product], point: FusedPoint, in_loop: Sequence[
         ]
         inside = {axis.name: cut[axis.name] for axis in work.depth if axis.name in cut}
         trees.append(ProductTree(work, tile, (), tuple(outside), epilogue_loop=loop, within=inside))
-    statements = tuple(statement for work in works for statement in work.statements)
-    return Kernel(statements, ProductsTree(tuple(trees), point.blocks).tree())
+    tree = ProductsTree(tuple(trees), point.blocks, _scheduled(trees, point, between or {}, machine))
+    found: list[Statement] = []
+    for number, work in enumerate(works):
+        found += [*work.statements, *(tree.rows[number].statements if number in tree.rows else ())]
+    return Kernel(tuple(found), tree.tree())
+
+
+def _scheduled(
+    trees: Sequence[ProductTree], point: FusedPoint, between: Mapping[int, tuple[Statement, ...]], machine: Cpu | None
+) -> dict[int, Rows]:
+    """Rows with their passes over one block, by the rule for kernels of rows."""
+    if not between:
+        return {}
+    assert machine is not None, "a machine's rule schedules rows"
+    nothing = rooted(Leaf("rows"))
+    open_ = ProductsTree(tuple(trees), point.blocks, {n: Rows(rows, nothing) for n, rows in between.items()})
+    found = {}
+    for number, rows in between.items():
+        kernel, _ = schedule_rows(open_.stored_rows(number).statements, machine, 1, "")
+        follows = {each.name: each.follows for each in kernel.statements}
+        found[number] = Rows(tuple(replace(each, follows=follows[each.name]) for each in rows), kernel.tree)
+    return found
 
 
 def point_of(tree: ProductsTree) -> FusedPoint:
@@ -76,10 +108,11 @@ def point_of(tree: ProductsTree) -> FusedPoint:
     return FusedPoint(tuple(points), tree.blocks)
 
 
-def choose_fused(works: Sequence[Product], machine: Cpu, threads: int) -> FusedPoint | None:
+def choose_fused(works: Sequence[Product], machine: Cpu, threads: int, rows: bool = False) -> FusedPoint | None:
     """Register tiles and blocks of products with shared loops; None where no blocks fit.
 
-    Of the loops that all products have, those that none of them tiles are walked point by point.
+    Of the loops that all products have, those that none of them tiles are walked point by point. With `rows` between
+    the products these are whole in a block, twice.
     """
     *_, last = works
     shared = [axis for axis in works[0].spatial if all(axis in (*work.spatial, *work.depth) for work in works)]
@@ -91,11 +124,13 @@ def choose_fused(works: Sequence[Product], machine: Cpu, threads: int) -> FusedP
     if points is None:
         return None
     units = {axis: _unit(works, points, axis) for axis in shared}
-    capacity = l2_bytes(machine)
+    capacity = l2_bytes(machine) // (2 if rows else 1)
     whole = {axis: axis.size for axis in (*cut, *summed)}
     sizes = {**whole, **{axis: min(axis.size, units[axis]) for axis in cut}}
     while summed and block_bytes(works, single, sizes) > capacity // 4:
         (axis,) = summed
+        if rows:
+            return None
         fewer = _multiple(sizes[axis] // 2, units[axis])
         if fewer >= sizes[axis]:
             return None
@@ -131,15 +166,23 @@ def fused_cycles(works: Sequence[Product], point: FusedPoint, machine: Cpu) -> f
     return sum(product_cycles(work, tiles, machine) + epilogue_cycles(work, machine) for work, tiles in each)
 
 
+def rows_cycles(tree: ProductsTree, machine: Cpu) -> Iterator[float]:
+    """Cycles of all blocks of the rows between products."""
+    blocks = prod(loop.tiles for loop in tree.blocks)
+    for number in tree.rows:
+        yield blocks * nest_cycles(tree.stored_rows(number), machine)
+
+
 def cycles_fused(works: Sequence[Product], point: FusedPoint, machine: Cpu, threads: int) -> float:
     """As `fused_cycles`, for uneven shares as if all threads had the largest, with what blocks bring into L2 again."""
     even = min(EVEN, balance(point.blocks, threads)) if threads > 1 else 1.0
     return fused_cycles(works, point, machine) / even + _brought_again(works, point, machine)
 
 
-def cycles_apart(works: Sequence[Product], machine: Cpu, threads: int) -> float:
+def cycles_apart(works: Sequence[Product], machine: Cpu, threads: int, rows: bool = False) -> float:
     """Cycles of the same products as kernels of their own, with what their link takes on its way through memory.
 
+    With `rows` between them it goes there twice, in a kernel of its own, whose arithmetic is the same in both ways.
     A link that L2 does not keep beside the factors of its product is written to the level that holds it, for which
     lines are read first, and read from there: three times its bytes, during which arithmetic waits.
     """
@@ -154,7 +197,7 @@ def cycles_apart(works: Sequence[Product], machine: Cpu, threads: int) -> float:
         touched = link + _points((*work.outer, *work.rows, *work.depth)) * dtypes.size_bytes(work.a.tensor.dtype)
         touched += _points((*work.outer, work.columns, *work.depth)) * dtypes.size_bytes(work.b.tensor.dtype)
         if touched > l2_bytes(machine) * threads:
-            total += PASSES * link / _rate_beyond_l2(link, machine)
+            total += (2 if rows else 1) * PASSES * link / _rate_beyond_l2(link, machine)
     return total
 
 
