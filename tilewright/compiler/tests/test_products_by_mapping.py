@@ -33,7 +33,7 @@ from tilewright.intrinsics.registry import Registry, standard
 from tilewright.kernel.text import parse_module
 from tilewright.machine.registry import resolve_cpu
 from tilewright.options import Options
-from tilewright.tiles.product import product_of
+from tilewright.tiles.product import products_of
 
 SUBJECT = "instruction of "
 
@@ -306,7 +306,7 @@ def test_every_product_of_a_network_says_what_it_maps_to(name: str, matrices: in
     depthwise = [each for each in decisions if re.fullmatch(r"\(.+\) on fma_full_16_f32_f32", each.chosen)]
     assert len(depthwise) == lane_by_lane
     others = [each for each in decisions if each not in depthwise]
-    assert len(others) == matrices == sum(product_of(kernel.scheduled) is not None for kernel in plan.kernels)
+    assert len(others) == matrices == sum(len(products_of(kernel.scheduled)) for kernel in plan.kernels)
     for decision in others:
         assert re.fullmatch(r"\(.+\|.+\|.+\) on fma_16_f32_f32", decision.chosen)
         text = decision.explain()

@@ -9,7 +9,7 @@ import pytest
 from tilewright.errors import InvalidArgument
 from tilewright.graph.chain.workloads import two_products
 from tilewright.graph.dataflow_search import search_dataflow
-from tilewright.graph.dataflows.layerwise import layerwise
+from tilewright.graph.dataflows.table import ATTENTION
 from tilewright.graph.genome_search import PER_GENOME, search_genomes
 from tilewright.graph.tests.test_network import SMALL
 from tilewright.search.cost import Budget
@@ -25,6 +25,7 @@ CHAIN = Problem.of(two_products(1, 16, 8, 8, 16, "f16"))
 @pytest.mark.parametrize("objective", ["cycles", "energy"])
 def test_a_fused_tree_is_found_that_beats_layers_apart(objective: str) -> None:
     found = search_genomes("any", CHAIN, SMALL, Budget(evaluations=2000), objective=objective)  # type: ignore[arg-type]
+    layerwise = ATTENTION["Layerwise"]
     apart = search_dataflow("Layerwise", layerwise, CHAIN, SMALL, Budget(evaluations=2000), objective=objective)  # type: ignore[arg-type]
     value, layers = found.value(objective), apart.value(objective)  # type: ignore[arg-type]
     assert value is not None

@@ -51,7 +51,7 @@ def test_cloud_has_attention_and_both_machines_of_convolutions() -> None:
 
 def test_fused_convolutions_are_no_longer_an_order_behind() -> None:
     """Blocks of the first convolution once lay in the registers of a unit, and Layerwise was 20 times as fast."""
-    report = cloud.report(layers=["C1"], trials=800)
+    report = cloud.report(layers=["C1"], trials=3200)
     assert report.attention is None
     on_edge, _ = report.convolutions
     assert min(on_edge.speedup(name) for name in on_edge.fused) > 1 / 3
