@@ -70,13 +70,12 @@ class _Walk:
             replace_by_values(op, earlier.results)
 
     def regions(self, op: Operation) -> None:
-        stored = self.stored.of(op)
+        """Walk what an operation holds, which notes all that it writes."""
         for region in op.regions:
             for inner in region.blocks:
                 if isinstance(op, scf.ForOp):
-                    self.written(*stored)  # by an earlier trip
+                    self.written(*self.stored.of(op))  # by an earlier trip
                 self.block(inner)
-        self.written(*stored)
 
     def written(self, *views: SSAValue) -> None:
         for view in views:
