@@ -93,13 +93,13 @@ def _searched(network: Network, machine: Machine, settings: Settings) -> Network
 
     line = Progress()
 
-    def told(name: str, step: Step) -> None:
+    def show_progress(name: str, step: Step) -> None:
         line.name = name
         line(step)
 
     cost = search(
         network, resources(machine), settings.budget, objective=settings.objective, method=settings.method,
-        seed=settings.seed, trace=settings.resume, notes={"machine": machine.digest()}, progress=told,
+        seed=settings.seed, trace=settings.resume, notes={"machine": machine.digest()}, progress=show_progress,
     )  # fmt: skip
     line.end()
     return cost

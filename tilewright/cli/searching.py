@@ -38,7 +38,7 @@ class Settings:
 
 
 class Progress:
-    """Is told of every evaluation; `name` is of what is searched, and may change."""
+    """Gets every evaluation; `name` is of what is searched, and may change."""
 
     def __init__(self, name: str = "") -> None:
         self.name = name

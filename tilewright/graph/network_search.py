@@ -36,7 +36,7 @@ from tilewright.tiles.tree import Kind, TileTree
 
 How: TypeAlias = Literal["tree", "streamed"]
 Value: TypeAlias = tuple[float, float]  #: what is to be small, and what decides between equals
-Told: TypeAlias = Callable[[str, Step], None]  #: is told of every evaluation, with the name of its part
+PartProgress: TypeAlias = Callable[[str, Step], None]  #: gets every evaluation, with the name of its part
 
 PRODUCTS_SHARE, PAIRS_SHARE = 0.4, 0.8  #: of the budget, up to which products, and then their epilogues, are searched
 _LEAST_SAVING = 1e-3  # of the cycles or the energy of its parts that fusing a chain could save, or it is not searched
@@ -107,7 +107,7 @@ def search_network(
     seed: int = 0,
     trace: str | os.PathLike[str] | None = None,
     notes: Mapping[str, Any] | None = None,
-    progress: Told | None = None,
+    progress: PartProgress | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> NetworkCost:
     """Search the trees of a network; the budget is that of all searches together.
@@ -132,7 +132,7 @@ class _Job:
 class _Search:
     def __init__(
         self, resources: Resources, budget: Budget, objective: Objective, method: MethodName, seed: int,
-        trace: str | os.PathLike[str] | None, notes: Mapping[str, Any] | None, progress: Told | None,
+        trace: str | os.PathLike[str] | None, notes: Mapping[str, Any] | None, progress: PartProgress | None,
         clock: Callable[[], float],
     ) -> None:  # fmt: skip
         self.resources, self.budget, self.objective, self.method, self.seed = resources, budget, objective, method, seed
@@ -230,7 +230,7 @@ class _Search:
 
     def _searched(self, job: _Job, budget: Budget) -> Found:
         """The best tree of a genome, or the reason why there is none."""
-        part, told = job.part, self.progress
+        part, progress = job.part, self.progress
         if budget.evaluations == 0 or budget.seconds == 0.0:
             return Found(part, "tree", reason="no budget was left for it")
         factors = self._factors(job)
@@ -242,7 +242,7 @@ class _Search:
             outcome = minimise(
                 TreeCost(factors, self.resources, self.objective, ties=True), method_of(self.method, factors), budget,
                 seed=self.seed, trace=trace, notes=self.notes,
-                progress=None if told is None else lambda step: told(part.name, step),
+                progress=None if progress is None else lambda step: progress(part.name, step),
             )  # fmt: skip
         except NoLegalPoint as error:
             return Found(part, "tree", reason=error.message)

@@ -70,7 +70,7 @@ class Checked:
     """Operations whose own rules were found to hold, with everything that these rules read.
 
     Only operations of kernels without regions: rules of other operations read what is inside, or other kernels.
-    Operations are told apart by `id`; each is kept, so that no other one gets its number.
+    Operations are identified by `id`; each is kept, so that no other one gets its number.
     """
 
     def __init__(self) -> None:

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from tilewright.cli import arguments
 from tilewright.cli.main import COMMANDS, GROUPS, app
 from tilewright.cli.sample import perceptron
+from tilewright.cli.tests.test_model import RUN
 from tilewright.compiler.compile import build
 from tilewright.intrinsics.files import to_json
 from tilewright.intrinsics.registry import standard
@@ -38,22 +39,6 @@ tree
 @DRAM for m:2, n:2 { @L1 for m:16, n:16, k:16 { @RF for once:1 { op C } } }
 """
 
-RUN = """
-problem:
-  io: {ins: A B, outs: C}
-  dimensions: [M, N, K]
-  instance: {M: 8, N: 8, K: 4}
-  ops:
-    - name: product
-      dimensions: [M, N, K]
-      data-spaces:
-        - {name: C, projection: [[[M]], [[N]]]}
-        - {name: A, projection: [[[M]], [[K]]]}
-        - {name: B, projection: [[[K]], [[N]]]}
-      ins: A B
-      out: C
-mapping: {node-type: Tile, factors: M=8 N=8 K=4, target: RF, subtree: {node-type: Op, name: product}}
-"""
 CHIP = """
 architecture:
   subtree:

@@ -37,8 +37,8 @@ class Nests:
 
         Each level has the operator's loops in turn, and its spatial ones on distinct units; the innermost one has one
         step of all loops but those that are `whole`, such as windows: these stand in the two innermost levels only, in
-        the innermost one as far as it has room. Loops that follow from consumers' loops above run one by one through
-        what these need: their factors are their extents, of which analyses take what there is.
+        the innermost one as far as its capacity goes. Loops that follow from consumers' loops above run one by one
+        through what these need: their factors are their extents, of which analyses take what there is.
         """
         loops = self.loops(op, above)
         following = {self.problem.names[op, axis.name]: axis.size for axis in self._following(op, above)}

@@ -74,12 +74,12 @@ def test_an_interruption_inside_a_genome_ends_the_whole_search(monkeypatch: pyte
 
 
 def test_a_search_goes_on_with_its_trace(tmp_path: Path) -> None:
-    told: list[Step] = []
+    steps: list[Step] = []
     budget = Budget(evaluations=500)
-    once = search_genomes("any", CHAIN, SMALL, budget, trace=tmp_path / "trace", progress=told.append)
-    count = len(told)
-    again = search_genomes("any", CHAIN, SMALL, budget, trace=tmp_path / "trace", progress=told.append)
-    assert len(told) == count > 0
+    once = search_genomes("any", CHAIN, SMALL, budget, trace=tmp_path / "trace", progress=steps.append)
+    count = len(steps)
+    again = search_genomes("any", CHAIN, SMALL, budget, trace=tmp_path / "trace", progress=steps.append)
+    assert len(steps) == count > 0
     assert once.tree == again.tree
 
 

@@ -84,7 +84,7 @@ def test_products_are_parts_of_their_own_and_padding_is_none() -> None:
     assert {tensor.dtype for part in found.parts for tensor in part.tensors().values()} == {"f16"}
 
 
-def test_parts_that_compute_the_same_are_told_by_their_key() -> None:
+def test_parts_that_compute_the_same_have_one_key() -> None:
     keys = {part.name: part.key for part in network().parts}
     assert keys["mm"] == keys["again"]
     assert len(set(keys.values())) == len(keys) - 1
@@ -232,11 +232,11 @@ def test_fewest_joules_are_another_goal() -> None:
 
 
 def test_after_an_interruption_what_was_found_is_kept() -> None:
-    told: list[str] = []
+    names: list[str] = []
 
     def interrupt(name: str, _: Step) -> None:
-        told.append(name)
-        if len(told) == 130 and name == "conv":
+        names.append(name)
+        if len(names) == 130 and name == "conv":
             raise KeyboardInterrupt
 
     found = search_network(network(), SMALL, Budget(evaluations=2000), progress=interrupt)
@@ -252,10 +252,10 @@ def test_after_an_interruption_what_was_found_is_kept() -> None:
 def test_a_search_goes_on_with_the_evaluations_that_it_has(tmp_path: Path) -> None:
     counts = []
     for _ in range(2):
-        told: list[Step] = []
+        steps: list[Step] = []
         found = search_network(network(), SMALL, Budget(evaluations=500), trace=tmp_path / "trace",
-                               progress=lambda _, step, told=told: told.append(step))  # type: ignore[misc]  # fmt: skip
-        counts.append(len(told))
+                               progress=lambda _, step, steps=steps: steps.append(step))  # type: ignore[misc]  # fmt: skip
+        counts.append(len(steps))
     assert counts[0] > 0 == counts[1]
     assert found == search_network(network(), SMALL, Budget(evaluations=500))
 

@@ -103,7 +103,7 @@ class _Part:
         if words is None and self.technology != "dram":
             self.refuse("attributes", "have no size", "sizeKB, entries, or depth with block-size")
         if words == 0:
-            self.refuse("attributes", f"have no room for a word of {self.word_bits} bits", "a larger size")
+            self.refuse("attributes", f"do not hold a word of {self.word_bits} bits", "a larger size")
         energy = dram_energy(self.word_bits)
         if self.technology != "dram" and words is not None:
             energy = sram_energy(words * self.word_bits / 8, self.word_bits, line=True)
