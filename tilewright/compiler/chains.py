@@ -174,7 +174,7 @@ def over_shared_loops(works: Sequence[Product], parts: Sequence[Group]) -> list[
 def row_statements(planning: Planning, parts: Sequence[Group]) -> tuple[Statement, ...]:
     """The statements of the rows between two products over the loops of the first; results of both are values."""
     loops = shared_loops(parts)[1]
-    links = {part.nodes[-1].name: part.nodes[-1].output.dtype for part in parts[:2]}
+    links = [part.nodes[-1].name for part in parts[:2]]
 
     def rule(node: Expr) -> Expr | None:
         if isinstance(node, Read) and node.tensor.name in links:
@@ -182,11 +182,11 @@ def row_statements(planning: Planning, parts: Sequence[Group]) -> tuple[Statemen
         return None
 
     found = []
-    for each in drop_unit_loops(group_statements(planning, parts[1])):
-        body = substitute(transform(each.body, rule), dict(loops))
+    for each in drop_unit_loops(group_statements(planning, parts[1], links)):
         axes, reduce = (tuple(loops[axis] for axis in group) for group in (each.axes, each.reduce))
         tensor = Tensor(each.name, (), each.tensor.dtype) if each.name in links else each.tensor
-        found.append(replace(each, tensor=tensor, axes=axes, body=body, reduce=reduce, address=None))
+        body = substitute(transform(each.body, rule), dict(loops))
+        found.append(replace(each, tensor=tensor, axes=axes, body=body, reduce=reduce))
     return tuple(found)
 
 

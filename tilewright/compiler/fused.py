@@ -41,9 +41,9 @@ from tilewright.operator.rules.cpu_fused import (
     point_of,
     rows_cycles,
 )
-from tilewright.tiles.kernel import Kernel, expressions
+from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.legality import check
-from tilewright.tiles.problem import Problem
+from tilewright.tiles.problem import problem_of
 from tilewright.tiles.product import Operand, Product, flat_product
 
 
@@ -157,7 +157,7 @@ def plan_fused(planning: Planning, group: Group, machine: Cpu) -> None:
         with about(name):
             first, last = (work.statements for work in unpacked)
             kernel = Kernel((*first, *between.get(0, ()), *last), given)
-            check(given, Problem.of(expressions(kernel)), imperfect=True)
+            check(given, problem_of(kernel), imperfect=True)
             tree = products_tree(kernel)
             require_fits(tree, l2_bytes(machine))
             point = point_of(tree)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NoReturn
 
+from tilewright.compiler import gpu_fused, gpu_products
 from tilewright.compiler.gpu_borders import leave_border
-from tilewright.compiler.gpu_products import plan_product
 from tilewright.compiler.gpu_rows import add_rows, row_cycles, schedule_rows
 from tilewright.compiler.planning import Planning
 from tilewright.errors import InvalidArgument
@@ -37,8 +37,14 @@ def mappings(planning: Planning, machine: Gpu) -> GpuProducts:
 
 
 def join_products(planning: Planning, steps: Sequence[Group | Loop], machine: Gpu) -> Sequence[Group | Loop]:
-    """Every product is a kernel of its own."""
-    return steps
+    """The steps of a plan, in which products that are one kernel are one group."""
+    return gpu_fused.join_products(planning, steps, machine)
+
+
+def plan_product(planning: Planning, group: Group, machine: Gpu) -> None:
+    """Place the result of a product with its epilogue, or of products in one kernel, and add the kernel."""
+    plan = gpu_fused.plan_fused if group.parts else gpu_products.plan_product
+    plan(planning, group, machine)
 
 
 def plan_ordered(planning: Planning, group: Group, machine: Gpu) -> NoReturn:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from tilewright.compiler.planning import Planning, Stored, points
@@ -16,9 +16,9 @@ from tilewright.expr.ordered import Ordered
 from tilewright.expr.rewrite import copy_of, substitute
 from tilewright.graph.groups import Group
 from tilewright.instruction.products import decide_lanes, walked_dimension
-from tilewright.layouts import Packed
+from tilewright.layouts import Packed, row_major
 from tilewright.machine.description import Cpu, Gpu
-from tilewright.operator.flatten import address, guarded, storage_loops
+from tilewright.operator.flatten import address, flatten, guarded, storage_loops
 from tilewright.operator.loop_partition import SMALLEST_POINTS
 from tilewright.operator.statements import (
     Statements,
@@ -132,16 +132,23 @@ def _single_statement(planning: Planning, node: Compute, layout: Packed) -> Stat
     return over(outer, node.reduce, [Statement(node.output, (), body, (), _combining(node), index)])
 
 
-def group_statements(planning: Planning, group: Group) -> Statements:
-    """Several computes over shared loops; those that nothing else reads stay in the kernel."""
+def group_statements(planning: Planning, group: Group, values: Collection[str] = ()) -> Statements:
+    """Several computes over shared loops; those that nothing else reads stay in the kernel.
+
+    `values` have no place in memory: reads of them are as if they were stored row by row.
+    """
     own = {node.name for node in group.nodes}
+
+    def layout_of(tensor: Tensor) -> Packed:
+        return row_major(static_shape(tensor.shape)) if tensor.name in values else planning.layout(tensor)
+
     unit = {axis: Const(0, INDEX) for node in group.nodes for axis in node.loops if axis.extent == 1}
     found = []
     for node in group.nodes:
         index = None
-        if node.name in group.stored:
+        if node.name in group.stored and node.name not in values:
             index = substitute(address(planning.plan.stored[node.name].layout, node.axes), unit)
-        body = substitute(planning.flat(node.body, own), unit)
+        body = substitute(flatten(node.body, layout_of, own), unit)
         found.append(Statement(node.output, (), body, (), _combining(node), index))
     return over(group.outer, group.inner, found)
 

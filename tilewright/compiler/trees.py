@@ -18,10 +18,10 @@ from tilewright.operator.ordered_tree import ordered_tree
 from tilewright.operator.product_point import ProductPoint
 from tilewright.operator.products_tree import products_tree
 from tilewright.operator.sorting import method_of
-from tilewright.tiles.kernel import Kernel, expressions
+from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.legality import check
 from tilewright.tiles.parts import factors, on_blocks, program_of, tiles_at
-from tilewright.tiles.problem import Problem
+from tilewright.tiles.problem import problem_of
 from tilewright.tiles.product import Product, product_of, products_of
 from tilewright.tiles.tree import InvalidTree, MicroKernelRef, Stage, Tile, TileTree, from_json, kernels, leaves, walk
 
@@ -49,7 +49,7 @@ class GivenTrees:
             _require_same_loops(scheduled, tree)
             _require_same_kind(scheduled, tree)
             found = replace(scheduled, tree=tree)
-            check(tree, Problem.of(expressions(found)), imperfect=True)
+            check(tree, problem_of(found), imperfect=True)
             return replace(found, tree=_form(found))
 
     def require_used(self, kernels: Collection[str]) -> None:

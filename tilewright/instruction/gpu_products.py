@@ -22,6 +22,7 @@ from tilewright.instruction.block_tiles import (
     Candidate,
     Ranking,
     Reading,
+    is_opaque,
     is_warpgroup,
     precision_of,
     rank,
@@ -273,6 +274,14 @@ def _reading(chosen: Candidate, off: Collection[str]) -> str:
 
 def _allowed(target: MmaTarget, forbidden: Collection[str]) -> list[MmaIntrinsic]:
     return [x for x in target.intrinsics if x.name not in forbidden]
+
+
+def matrix_records(product: MappedProduct, machine: Gpu, intrinsics: Registry | None, route: str) -> list[Intrinsic]:
+    """The records of a machine that take the types of a product and say which lane holds which element."""
+    target, mma = mma_target(machine, intrinsics), _problem(product)
+    registry = standard() if intrinsics is None else intrinsics
+    found = _records(target, registry, mma, _forbidden(target, mma, route))
+    return [record for record in found if not is_opaque(record) and (route == "auto" or not is_warpgroup(record))]
 
 
 def _forbidden(target: MmaTarget, mma: MmaProblem, route: str) -> frozenset[str]:

@@ -14,6 +14,7 @@ from xdsl.dialects import arith
 from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, i64
 from xdsl.ir import SSAValue
 
+from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Expr, Tensor
@@ -23,12 +24,12 @@ from tilewright.kernel.records import is_of_four_warps
 from tilewright.lower.builder import KernelBuilder, view_type
 from tilewright.lower.loops import Point, TileAxis, grid_of
 from tilewright.lower.output_tile import OutputTile
-from tilewright.operator.block_tree import BlockTree, block_tree
+from tilewright.operator.block_tree import block_tree
 from tilewright.operator.box_dims import box_dims
 from tilewright.operator.rules.gpu_product import dimension_of
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.loops import SpatialLoop
-from tilewright.tiles.product import Operand
+from tilewright.tiles.product import Operand, Product
 
 _Bounded: TypeAlias = "tuple[Axis, SSAValue | None]"  # a dimension, and how many of its points exist, if some do not
 
@@ -45,7 +46,9 @@ def lower_blocks(name: str, kernel: Kernel, views: Sequence[tuple[Tensor, int]])
             func.attributes[name] = IntegerAttr(count, 64)
     builder = KernelBuilder(func.body.block)
     memory = {tensor.name: argument for (tensor, _), argument in zip(views, func.body.block.args, strict=True)}
-    _BlockTile(builder, tree, memory, point_of_block(builder, grid)).run()
+    point = point_of_block(builder, grid)
+    product = BlockTile(builder, tree.work, tree.points, tree.k_tiles, memory, point)
+    product.finish(product.sums())
     builder.insert(tile.ReturnOp())
     return func
 
@@ -74,46 +77,76 @@ def point_of_block(builder: KernelBuilder, grid: Sequence[SpatialLoop]) -> Point
     return Point(replaced, counters, tuple(dims), bounds)
 
 
-class _BlockTile(OutputTile):
+@dataclass(frozen=True)
+class _Slice:
+    """One k tile: the depth loops in terms of counters and dimensions of the tile, and the values of all counters."""
+
+    where: Mapping[Axis, Expr]
+    counters: Mapping[Axis, SSAValue]
+    deep: Sequence[_Bounded]
+
+
+class BlockTile(OutputTile):
     """The tile of one block: products over the k tiles, epilogue, store."""
 
-    def __init__(self, builder: KernelBuilder, tree: BlockTree, memory: Mapping[str, SSAValue], point: Point) -> None:
-        super().__init__(builder, tree.work, memory, point)
-        axes = {axis.name: axis for axis in tree.work.depth}
-        #: Every depth loop, outermost first, with its points in a k tile, and in how many k tiles it is cut.
-        self.k_tiles = [(axes[name], tree.points.get(name, 1), max(1, count)) for name, count in tree.k_tiles.items()]
+    def __init__(
+        self, builder: KernelBuilder, work: Product, points: Mapping[str, int], k_tiles: Mapping[str, int],
+        memory: Mapping[str, SSAValue], point: Point,
+    ) -> None:  # fmt: skip
+        """`points` are those of a tile along each loop, `k_tiles` says in how many each depth loop is cut, in order."""
+        super().__init__(builder, work, memory, point)
+        axes = {axis.name: axis for axis in work.depth}
+        self.k_tiles = [(axes[name], points.get(name, 1), max(1, count)) for name, count in k_tiles.items()]
 
-    def run(self) -> None:
+    def sums(self, a: SSAValue | None = None) -> SSAValue:
+        """The sums over all k tiles; `a` is the factor of the only one, where it is known."""
         builder = self.builder
+        if a is not None:
+            return self.add(builder.index(0), self.zero(), a)
         tiles = prod(count for _, _, count in self.k_tiles)
         (total,) = builder.loop(
-            builder.index(0), builder.index(tiles), lambda index, sums: [self._add(index, sums[0])], [self.zero()]
+            builder.index(0), builder.index(tiles), lambda index, sums: [self.add(index, sums[0])], [self.zero()]
         )
-        self.finish(total)
+        return total
 
-    def _add(self, index: SSAValue, total: SSAValue) -> SSAValue:
-        """The sums with the products of slice number `index`."""
-        work, deep = self.work, []
+    def add(self, index: SSAValue, total: SSAValue, a: SSAValue | None = None) -> SSAValue:
+        """The sums with the products of k tile number `index`; `a` is its first factor, where that is known."""
+        work, at = self.work, self._slice(index)
+        a = self._factor_a(at) if a is None else a
+        assert self.n_dim is not None, "the n loop is tiled"
+        columns = [self._dim(self.n_dim)]
+        b = self._load(work.b, [*at.deep, *columns], (self._depth, self.n_extent), at.where, at.counters)
+        unsigned = "".join(
+            label for label, operand in (("a", work.a), ("b", work.b)) if dtypes.is_unsigned(operand.tensor.dtype)
+        )
+        mapping = work.mapping
+        return self.builder.insert(tile.DotOp(mapping.intrinsic, a, b, total, unsigned, mapping.precision))
+
+    def factor_a(self, index: SSAValue) -> SSAValue:
+        """The first factor of k tile number `index`, as a matrix."""
+        return self._factor_a(self._slice(index))
+
+    def _factor_a(self, at: _Slice) -> SSAValue:
+        work = self.work
+        rows = [self._dim(position) for position in range(len(self.point.dims)) if position != self.n_dim]
+        if work.a.guard is None and _is_of_four_warps(work.mapping.intrinsic):
+            rows = self._in_image(rows, at.where, at.counters)
+        return self._load(work.a, [*rows, *at.deep], (self.rows, self._depth), at.where, at.counters)
+
+    @property
+    def _depth(self) -> int:
+        return prod(size for _, size, _ in self.k_tiles)
+
+    def _slice(self, index: SSAValue) -> _Slice:
         where: dict[Axis, Expr] = {}
-        counters = dict(self.point.counters)
+        counters, deep = dict(self.point.counters), list[_Bounded]()
         for axis, size, number in self._places(index):
             counter, inside = TileAxis(f"{axis.name}.t", axis.extent), TileAxis(f"{axis.name}.i", size)
             counters[counter] = number
             where[axis] = counter * size + inside if size > 1 else counter
             if size > 1:
                 deep.append((inside, self._left(int(axis.extent), size, number)))  # type: ignore[arg-type]
-        rows = [self._dim(position) for position in range(len(self.point.dims)) if position != self.n_dim]
-        assert self.n_dim is not None, "the n loop is tiled"
-        columns, depth = [self._dim(self.n_dim)], prod(size for _, size, _ in self.k_tiles)
-        if work.a.guard is None and _is_of_four_warps(work.mapping.intrinsic):
-            rows = self._in_image(rows, where, counters)
-        a = self._load(work.a, [*rows, *deep], (self.rows, depth), where, counters)
-        b = self._load(work.b, [*deep, *columns], (depth, self.n_extent), where, counters)
-        unsigned = "".join(
-            label for label, operand in (("a", work.a), ("b", work.b)) if dtypes.is_unsigned(operand.tensor.dtype)
-        )
-        mapping = work.mapping
-        return self.builder.insert(tile.DotOp(mapping.intrinsic, a, b, total, unsigned, mapping.precision))
+        return _Slice(where, counters, deep)
 
     def _places(self, index: SSAValue) -> list[tuple[Axis, int, SSAValue]]:
         """Every k loop, the points of it in a slice, and the number of slice `index` along it; the last is fastest."""

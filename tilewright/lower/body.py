@@ -40,6 +40,11 @@ class Value:
 Provider = Callable[[Read], Value]
 
 
+def providing(values: Mapping[str, Value]) -> dict[str, Provider]:
+    """What gives reads of these names their values, as they are when they are read."""
+    return dict.fromkeys(values, lambda read: values[read.tensor.name])
+
+
 def computed_in(dtype: dtypes.DType) -> dtypes.DType:
     """The dtype in which values of `dtype` are computed."""
     return dtypes.wide(dtype)

@@ -20,14 +20,14 @@ from tilewright.lower.block_nest import lower_block_nest
 from tilewright.lower.blocks import lower_blocks
 from tilewright.lower.body import computed_in, computed_value
 from tilewright.lower.builder import KernelBuilder, view_type
+from tilewright.lower.fused_blocks import lower_fused_blocks
 from tilewright.lower.nest import lower_nest
 from tilewright.lower.ordered import lower_ordered
 from tilewright.lower.product import lower_product
 from tilewright.lower.steps import Moving, Place, Repeated, Step, anonymous
-from tilewright.tiles.kernel import expressions
 from tilewright.tiles.legality import check
 from tilewright.tiles.parts import on_blocks
-from tilewright.tiles.problem import Problem
+from tilewright.tiles.problem import problem_of
 from tilewright.tiles.product import products_of
 
 
@@ -132,12 +132,12 @@ class _Building:
 
 def lower_kernel(step: Step, name: str) -> tile.FuncOp:
     """The tile program of the kernel of one launch. Raises IllegalTree where a rule forbids its tree."""
-    check(step.kernel.tree, Problem.of(expressions(step.kernel)), imperfect=True)
+    check(step.kernel.tree, problem_of(step.kernel), imperfect=True)
     products = products_of(step.kernel)
     if isinstance(step.kernel.statements[-1].accum, Ordered):
         func = lower_ordered(name, step.kernel, step.arguments)
     elif on_blocks(step.kernel.tree):
-        lowered = lower_blocks if products else lower_block_nest
+        lowered = (lower_block_nest, lower_blocks, lower_fused_blocks)[min(len(products), 2)]
         func = lowered(name, step.kernel, step.arguments)
     elif products:
         func = lower_product(name, step.kernel, step.arguments, step.parameters)

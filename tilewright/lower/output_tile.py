@@ -15,7 +15,7 @@ from tilewright.expr.affine import Affine, affine
 from tilewright.expr.core import Axis, Expr
 from tilewright.expr.rewrite import substitute
 from tilewright.kernel import dialect as tile
-from tilewright.lower.body import BodyEmitter, Value, computed_in
+from tilewright.lower.body import BodyEmitter, Value, computed_in, providing
 from tilewright.lower.builder import KernelBuilder
 from tilewright.lower.loops import Point
 from tilewright.tiles.product import Product
@@ -75,9 +75,20 @@ class OutputTile:
         """Epilogue on the tile in its own shape, and the store."""
         self.finish_at(self.point, self.emitter(), self.shaped(total))
 
-    def finish_at(self, point: Point, emitter: BodyEmitter, sums: Value) -> None:
-        """Epilogue and store of what `emitter` computes at a point in or around the tile, from its sums."""
-        emitter.provided = {self.work.total.name: lambda read: sums}
-        value = emitter.emit(substitute(self.work.epilogue, point.replaced))
+    def finish_at(
+        self, point: Point, emitter: BodyEmitter, sums: Value, values: Mapping[str, Value] | None = None
+    ) -> None:
+        """Epilogue and store of what `emitter` computes at a point in or around the tile, from its sums.
+
+        The epilogue may read `values` of the kernel besides.
+        """
+        value = self.epilogue_at(point, emitter, sums, values)
         view = self.memory[self.work.output.name]
         emitter.store(value, view, substitute(self.work.index, point.replaced), self.work.output.dtype)
+
+    def epilogue_at(
+        self, point: Point, emitter: BodyEmitter, sums: Value, values: Mapping[str, Value] | None = None
+    ) -> Value:
+        """What the epilogue makes of sums."""
+        emitter.provided = providing({**(values or {}), self.work.total.name: sums})
+        return emitter.emit(substitute(self.work.epilogue, point.replaced))

@@ -49,6 +49,12 @@ class Part:
         return [self.value.ssa, *(each.ssa for each in self.sums)]
 
 
+def farthest(accum: str, dtype: dtypes.DType) -> float:
+    """Where a running extreme starts. Not from an infinity, whose difference from itself is no number."""
+    limits = np.finfo(dtypes.numpy_dtype(dtype))
+    return float(limits.min if accum == "max" else limits.max)
+
+
 class Running:
     """The code of one such pass: `start`, a `step` for some elements of all lanes, and `finish`.
 
@@ -70,7 +76,7 @@ class Running:
 
     def start(self) -> list[SSAValue]:
         """What is carried before the first step: elements so far where that is a mean, running values and sums."""
-        start = Value(self._number(0 if self.is_mean else self._least()), self.dtype)
+        start = Value(self._number(0 if self.is_mean else farthest(self.accum, self.dtype)), self.dtype)
         value = self._per_lane(start)
         zero = value if self.is_mean else self._per_lane(Value(self._number(0), self.dtype))
         count = [value if self.ragged else start] if self.is_mean else []
@@ -212,11 +218,6 @@ class Running:
         if rule.factor is None:
             return total
         return self._apply("mul", total, self._between(rule.factor, before, after))
-
-    def _least(self) -> float:
-        """Where an extreme starts. Not from an infinity, whose difference from itself is no number."""
-        limits = np.finfo(dtypes.numpy_dtype(self.dtype))
-        return float(limits.min if self.accum == "max" else limits.max)
 
     def _folded(self, value: Value, accum: str) -> Value:
         return Value(self.lanes.fold(value.ssa, accum), self.dtype)

@@ -14,7 +14,7 @@ cut the sum of the last product, its sums are staged around them, and its epilog
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 
@@ -23,11 +23,10 @@ from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Const, Expr, Read, Tensor
 from tilewright.expr.dtypes import INDEX
-from tilewright.expr.names import claim
 from tilewright.expr.rewrite import transform
 from tilewright.operator.product_tree import ProductTree, epilogue_is_loop, product_tree, require_steps
 from tilewright.tiles import build
-from tilewright.tiles.build import rooted
+from tilewright.tiles.build import distinct_kernels, rooted
 from tilewright.tiles.kernel import Kernel, Statement
 from tilewright.tiles.legality import TooLarge
 from tilewright.tiles.loops import SpatialLoop, within
@@ -44,7 +43,6 @@ from tilewright.tiles.tree import (
     Tile,
     TileTree,
     kernels,
-    with_kernel,
 )
 
 BLOCKS = "L3"  # the level whose data blocks walk over: those of a step are in L2
@@ -103,7 +101,7 @@ class ProductsTree:
             return last.tree()
         block = [*(_of_block(each, True) for each in before), _of_block(last, not self.summed)]
         parts: list[TileTree] = []
-        for number, part in enumerate(_numbered(block)):
+        for number, part in enumerate(distinct_kernels(block)):
             parts += [part, *([self.rows[number].tree] if number in self.rows else [])]
         tree: TileTree = Scope(Kind.SEQ, tuple(parts))
         if self.summed:
@@ -183,14 +181,6 @@ def _of_block(product: ProductTree, whole: bool) -> TileTree:
     tree, after = product.sums(), product.epilogue() if whole else None
     tree = Scope(Kind.SEQ, (tree, after)) if after is not None else tree
     return rooted(build.tile("L2", _trips(product.outside), tree))
-
-
-def _numbered(trees: Sequence[TileTree]) -> Iterator[TileTree]:
-    """The trees with other names for micro-kernels of one shape that run along other loops."""
-    taken: set[str] = set()
-    for tree in trees:
-        ((name, micro_kernel),) = kernels(tree).items()
-        yield with_kernel(tree, replace(micro_kernel, name=claim(name, taken)))
 
 
 def _trips(loops: Sequence[SpatialLoop]) -> list[tuple[str, int]]:

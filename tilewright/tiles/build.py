@@ -7,10 +7,23 @@ prove that it fits. Ragged tiles make factors imperfect: their product may excee
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+from tilewright.expr.names import claim
 from tilewright.tiles.loops import SpatialLoop
-from tilewright.tiles.tree import ONCE, Binding, Hint, Leaf, Loop, Stage, Tile, TileTree
+from tilewright.tiles.tree import (
+    ONCE,
+    Binding,
+    Hint,
+    Leaf,
+    Loop,
+    Stage,
+    Tile,
+    TileTree,
+    kernels,
+    with_kernel,
+)
 
 
 def tile(
@@ -64,3 +77,11 @@ def in_blocks(loops: Sequence[SpatialLoop], tree: TileTree, hints: Sequence[Hint
     """Blocks of a GPU, one per tile."""
     distributed = [(loop.axis.name, loop.programs) for loop in loops] or [(ONCE, 1)]
     return rooted(tile("DRAM", distributed, tree, Binding.SP, hints))
+
+
+def distinct_kernels(trees: Sequence[TileTree]) -> Iterator[TileTree]:
+    """The trees, each of one micro-kernel, with other names for those of one shape that run along other loops."""
+    taken: set[str] = set()
+    for tree in trees:
+        ((name, micro_kernel),) = kernels(tree).items()
+        yield with_kernel(tree, replace(micro_kernel, name=claim(name, taken)))

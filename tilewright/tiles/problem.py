@@ -15,6 +15,8 @@ from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidExpression
 from tilewright.expr.affine import Affine, affine
 from tilewright.expr.core import Axis, Compute, Expr, Read, Tensor, walk
+from tilewright.expr.rewrite import transform
+from tilewright.tiles.kernel import AFTER, BEFORE, Kernel, expressions, joined
 
 LoopOf = tuple[str, str]  #: a loop of an expression: the name of what it writes, the name of the axis
 
@@ -130,6 +132,24 @@ class Problem:
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor read or written, by name."""
         return {tensor.name: tensor for compute in self.computes for tensor in (*compute.inputs(), compute.output)}
+
+
+def problem_of(kernel: Kernel) -> Problem:
+    """The expressions of a kernel. Sums that follow a running value in another pass are rescaled when it changes."""
+    here = joined(kernel)
+    rescaled = [
+        Rescaling(each.name, each.follows.reduction, transform(each.follows.factor, _old_and_new))
+        for each in kernel.statements
+        if each.follows is not None and each.follows.factor is not None and each.name not in here
+    ]
+    return Problem.of(expressions(kernel), rescaled)
+
+
+def _old_and_new(node: Expr) -> Expr | None:
+    """The running value as `Rescaling` names it."""
+    if not isinstance(node, Read) or node.tensor.name not in (BEFORE, AFTER):
+        return None
+    return Read(replace(node.tensor, name=OLD if node.tensor.name == BEFORE else NEW), ())
 
 
 def _check_rescaling(one: Rescaling, problem: Problem) -> None:

@@ -22,10 +22,10 @@ from tilewright.kernel.interpreter import run_main
 from tilewright.kernel.text import print_module
 from tilewright.lower.module import build_module
 from tilewright.machine.registry import resolve
-from tilewright.tiles.kernel import Kernel, expressions
+from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.legality import check
 from tilewright.tiles.notation import parse_tree, print_tree
-from tilewright.tiles.problem import Problem
+from tilewright.tiles.problem import problem_of
 from tilewright.tiles.resources import Level, Resources
 from tilewright.tiles.tree import InvalidTree, from_json, to_json
 
@@ -91,7 +91,7 @@ def changed(plan: Plan, kernel: Kernel, changes: Sequence[tuple[str, str]]) -> P
 )
 def test_trees_are_legal_and_can_be_stored(build: Callable[[GraphBuilder], Tensor], threads: int) -> None:
     _, _, kernel = planned(build, threads)
-    check(kernel.tree, Problem.of(expressions(kernel)), imperfect=True, resources=MACHINE)
+    check(kernel.tree, problem_of(kernel), imperfect=True, resources=MACHINE)
     assert parse_tree(print_tree(kernel.tree)) == kernel.tree
     assert from_json(json.loads(json.dumps(to_json(kernel.tree)))) == kernel.tree
 

@@ -198,7 +198,7 @@ def schedule_blocks(
     Ties prefer the longer innermost loop. `loops` are those that tiles have points of, all without.
     """
     loops = loops_of_threads(work) if loops is None else loops
-    rows, deep = _named(loops.rows, shape.m), _named(loops.depth, shape.k)
+    rows, deep = points_of(loops.rows, shape.m), points_of(loops.depth, shape.k)
     points = {**{axis.name: 1 for axis in (*work.rows, *work.depth)}, **rows, **deep, work.columns.name: shape.n}
     mapping = replace(work.mapping, intrinsic=shape.intrinsic, precision=shape.precision)
     tree = BlockTree(
@@ -253,7 +253,7 @@ def _extents(axes: Sequence[Axis]) -> tuple[int, ...]:
     return tuple(axis.size for axis in axes)
 
 
-def _named(axes: Sequence[Axis], points: int) -> dict[str, int]:
+def points_of(axes: Sequence[Axis], points: int) -> dict[str, int]:
     """Points along each loop by its name."""
     tile = _tile_of(_extents(axes), points)
     return {axis.name: extent for axis, extent in zip(axes, tile, strict=True)}

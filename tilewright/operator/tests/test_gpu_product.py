@@ -7,10 +7,9 @@ import pytest
 from tilewright.expr.core import Axis, Const, Read, Tensor
 from tilewright.operator.block_tree import block_tree
 from tilewright.operator.rules.gpu_product import BlockShape, loaded, schedule_blocks
-from tilewright.tiles.kernel import expressions
 from tilewright.tiles.legality import check
 from tilewright.tiles.notation import print_tree
-from tilewright.tiles.problem import Problem
+from tilewright.tiles.problem import problem_of
 from tilewright.tiles.product import Operand, Product, flat_product
 
 SHAPE = BlockShape(64, 32, 16, (2, 2), "mma_m16n8k16_f16_f32", 3)
@@ -46,7 +45,7 @@ def convolution(rows: int, columns: int, channels: int, window: int, filters: in
 def test_the_fewest_tiles_are_taken(extents: tuple[int, int, int, int, int], tile: dict[str, int]) -> None:
     kernel, decision = schedule_blocks(convolution(*extents), SHAPE, "y")
     assert block_tree(kernel).points == tile
-    check(kernel.tree, Problem.of(expressions(kernel)), imperfect=True)
+    check(kernel.tree, problem_of(kernel), imperfect=True)
     assert "blocks" in decision.reason
 
 

@@ -18,10 +18,10 @@ from tilewright.operator.rules.gpu_rows import kernel_on_blocks, predicted, sche
 from tilewright.operator.rules.gpu_rows_time import Model, RowsTile
 from tilewright.operator.rules.split import choose_split
 from tilewright.operator.statements import Statements, inner_loops, outer_loops
-from tilewright.tiles.kernel import Kernel, Statement, expressions, joined
+from tilewright.tiles.kernel import Kernel, Statement, joined
 from tilewright.tiles.legality import check
 from tilewright.tiles.notation import print_tree
-from tilewright.tiles.problem import Problem
+from tilewright.tiles.problem import problem_of
 
 
 def gpu(name: str = "sm_90a") -> Gpu:
@@ -55,7 +55,7 @@ def tile_of(kernel: Kernel) -> RowsTile:
 def kernel_of(statements: Statements, machine: str = "sm_90a") -> Kernel:
     """The kernel of the best tile, which is legal."""
     kernel, _ = schedule_on_blocks(statements, gpu(machine), "y")
-    check(kernel.tree, Problem.of(expressions(kernel)), imperfect=True)
+    check(kernel.tree, problem_of(kernel), imperfect=True)
     return kernel
 
 
@@ -127,7 +127,7 @@ def test_the_tree_is_blocks_around_passes(statements: Statements, tile: RowsTile
     """Sums that do not need each other are one pass; where rows are cut, those of a softmax follow each other."""
     kernel = kernel_on_blocks(with_following(statements), tile)
     assert print_tree(kernel.tree) == text
-    check(kernel.tree, Problem.of(expressions(kernel)), imperfect=True)
+    check(kernel.tree, problem_of(kernel), imperfect=True)
     assert tile_of(kernel) == tile
 
 

@@ -32,7 +32,7 @@ from tilewright.tiles.kernel import expressions
 from tilewright.tiles.legality import WrongCoverage, check, violations
 from tilewright.tiles.loops import SpatialLoop
 from tilewright.tiles.notation import parse_tree, print_tree
-from tilewright.tiles.problem import Problem
+from tilewright.tiles.problem import Problem, problem_of
 from tilewright.tiles.product import product_of
 from tilewright.tiles.resources import Level, Resources
 from tilewright.tiles.tree import Binding, Path, Tile, TileTree, ancestors, kernels, leaves
@@ -262,7 +262,7 @@ def test_trees_of_random_graphs_are_legal(seed: int) -> None:
     plan = make_plan(random_graph(seed), resolve_cpu("x86-64-v3"), 3)
     for kernel, func in lowered(plan):
         tree = kernel.scheduled.tree
-        check(tree, Problem.of(expressions(kernel.scheduled)), imperfect=True, resources=MACHINE)
+        check(tree, problem_of(kernel.scheduled), imperfect=True, resources=MACHINE)
         assert prod(programs(tree).values()) == prod(func.extents)
         if product_of(kernel.scheduled) is None:
             scratch = [op for op in func.body.walk() if isinstance(op, tile.AllocOp)]
@@ -287,7 +287,7 @@ def test_a_product() -> None:
     scheduled = product_kernel("product")
     tree = scheduled.tree
     assert print_tree(tree) == "@DRAM par i:2 { @L2 for j:4, i:4 { @L1 for k:8 { op Y as fma_8_f32_f32_8x16x4 } } }"
-    check(tree, Problem.of(expressions(scheduled)))  # perfect factors
+    check(tree, problem_of(scheduled))  # perfect factors
     (found,) = kernels(tree).values()
     assert found.semantics == "C: f32[m:8, n:16] += A[m, k] * B[k, n] over k:4"
     assert {loop.name: loop.trips for loop in found.quantum} == {"i": 8, "j": 16, "k": 4}
@@ -301,7 +301,7 @@ def test_a_product_with_epilogue_and_blocks_of_k() -> None:
         "seq[@L2 for k:3, i:4 with prefetch_lines(64) { @L1 for k:9 { op Y as fma_8_f32_f32_8x16x4 } }, "
         "@L2 for i:4 { @REG unroll i:8, j:2 { par j:8 { op Z } } }] } } }"
     )
-    check(scheduled.tree, Problem.of(expressions(scheduled)), imperfect=True)
+    check(scheduled.tree, problem_of(scheduled), imperfect=True)
     product, epilogue = expressions(scheduled)
     assert product.name == "Y"
     assert "max(Y[i, j] +" in print_statement(epilogue)
@@ -314,7 +314,7 @@ def test_a_product_with_its_epilogue_in_a_loop() -> None:
         "@DRAM par i:2 { @L2 for j:5, i:4 { seq[@L1 for k:25 { op Y as fma_8_f32_f32_8x16x4 }, "
         "@L1 for i:8, j:2 { @REG par j:8 { op Z } }] } }"
     )
-    check(scheduled.tree, Problem.of(expressions(scheduled)), imperfect=True, resources=MACHINE)
+    check(scheduled.tree, problem_of(scheduled), imperfect=True, resources=MACHINE)
 
 
 def test_a_map_and_a_reduction() -> None:
@@ -333,7 +333,7 @@ def test_a_wrong_factor_is_found() -> None:
     tree = kernel.scheduled.tree
     assert isinstance(tree, Tile)
     shorter = replace(tree, loops=tuple(replace(loop, factor=loop.trips - 1) for loop in tree.loops))
-    found = list(violations(shorter, Problem.of(expressions(kernel.scheduled)), imperfect=True))
+    found = list(violations(shorter, problem_of(kernel.scheduled), imperfect=True))
     assert [type(violation) for violation in found] == [WrongCoverage]
 
 

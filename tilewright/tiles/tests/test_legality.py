@@ -9,10 +9,10 @@ from tilewright.expr.core import Apply, Axis, Read, Tensor, apply
 from tilewright.expr.ordered import Ordered, PrefixScan, Scatter, Sort
 from tilewright.expr.text import parse_graph
 from tilewright.tiles import legality
-from tilewright.tiles.kernel import Kernel, Statement, expressions
+from tilewright.tiles.kernel import Kernel, Statement
 from tilewright.tiles.legality import check, violations
 from tilewright.tiles.notation import parse_tree
-from tilewright.tiles.problem import NEW, OLD, Problem, Rescaling
+from tilewright.tiles.problem import NEW, OLD, Problem, Rescaling, problem_of
 from tilewright.tiles.resources import Level, Resources, footprints, processing_elements, working_set
 from tilewright.tiles.tree import Tile, walk
 
@@ -254,7 +254,7 @@ def ordered(accum: Ordered) -> Problem:
     else:
         statement = Statement(result, (J,), Read(source, (U * 8 + J,)), (U,), accum, J, ((6, 8),))
     tree = parse_tree("@L1 for i:4 { op S }")
-    return Problem.of(expressions(Kernel((statement,), tree)))
+    return problem_of(Kernel((statement,), tree))
 
 
 @pytest.mark.parametrize(
