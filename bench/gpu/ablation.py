@@ -14,6 +14,8 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +23,19 @@ from bench.gpu.cases import CASES, Case
 from bench.gpu.clock import CudaClock
 from bench.gpu.inputs import inputs, unwritten
 from bench.gpu.timing import input_sets, record, sample
-from tilewright.compiler.compile import build
+from tilewright.compiler.compile import build, plan_graph
 from tilewright.compiler.gpu_tiles import distinct
 from tilewright.compiler.planning import ChooseProduct
 from tilewright.errors import CompileError
 from tilewright.instruction.block_tiles import Candidate, Ranking
 from tilewright.kernel.passes.table import OPTIMISATIONS, PIPELINES
+from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
+from tilewright.operator.fused_blocks import fused_blocks
 from tilewright.options import Options
 from tilewright.runtime.artifact import Artifact
+from tilewright.tiles.product import products_of
+from tilewright.tiles.tree import to_json
 
 PASSES = tuple(dict.fromkeys(each.name for each in PIPELINES["gpu"] if each.name in OPTIMISATIONS))
 SECONDS = 0.15  # of timing, for each variant
@@ -40,6 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--compile", type=Path, metavar="FOLDER", help="compile the variants into this folder")
     parser.add_argument("--machine", default="sm_90a", help="what --compile compiles for (default: sm_90a)")
     parser.add_argument("--only", default="4096x4096x4096 nn", help="the cases whose names have this in them")
+    parser.add_argument("--family", default="gemm", choices=("gemm", "attention"), help="of cases (default: gemm)")
     parser.add_argument("--dtype", default="bf16", help="their type (default: bf16)")
     parser.add_argument("--mma", default="auto", help="that of `Options` (default: auto)")
     parser.add_argument("--tiles", type=int, default=4, help="how many tiles, the best first (default: 4)")
@@ -50,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.compile is not None:
         chosen = Options(mma=options.mma) if options.mma != "auto" else Options()
-        for case in _cases(options.only, options.dtype):
+        for case in _cases(options.family, options.only, options.dtype):
             variants = Variants(case, options.machine, chosen, options.tiles, options.stages, not options.keep_passes)
             variants.save(options.compile)
     if options.compiled is not None:
@@ -58,8 +65,8 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _cases(only: str, dtype: str) -> list[Case]:
-    return [case for case in CASES if case.family == "gemm" and only in case.name and case.dtype == dtype]
+def _cases(family: str, only: str, dtype: str) -> list[Case]:
+    return [case for case in CASES if case.family == family and only in case.name and case.dtype == dtype]
 
 
 @dataclass(frozen=True)
@@ -84,7 +91,13 @@ class Variants:
             known.add(code)
             path = folder / f"{self.case.file_name}.{self.options.mma}.{number:03}.twm"
             artifact.save(path)
-            about = {"case": self.case.name, "dtype": self.case.dtype, "mma": self.options.mma, "what": what}
+            about = {
+                "family": self.case.family,
+                "case": self.case.name,
+                "dtype": self.case.dtype,
+                "mma": self.options.mma,
+                "what": what,
+            }
             path.with_suffix(".json").write_text(json.dumps(about))
 
     def __iter__(self) -> Iterator[tuple[str, Artifact]]:
@@ -98,8 +111,29 @@ class Variants:
         yield "rule", self._built(self.options, look)
         for name in PASSES if self.passes else ():
             yield f"without {name}", self._built(replace(self.options, disable=(name,)), lambda ranking, node: None)
+        yield from self._fused()
         for each in found:
             yield str(each), self._built(self.options, lambda ranking, node, each=each: each)
+
+    def _fused(self) -> Iterator[tuple[str, Artifact]]:
+        """Other tiles of kernels with two products, of which the tree says all."""
+        machine = resolve(self.machine)
+        assert isinstance(machine, Gpu)
+        for kernel in plan_graph(self.case.graph(), machine, 1, self.options).kernels:
+            if len(products_of(kernel.scheduled)) < 2:
+                continue
+            tree = fused_blocks(kernel.scheduled)
+            first, second = tree.first.mapping.intrinsic, tree.second.mapping.intrinsic
+            for points, warps, stages in product((64, 128), (4, 8), (2, 3)):
+                rows = tree.points[tree.first.rows[-1].name] * warps // prod(tree.warps)
+                sizes = {**tree.points, tree.link.name: points, tree.first.rows[-1].name: rows}
+                other = replace(tree, points=sizes, warps=(warps, 1), stages=stages).tree()
+                options = replace(self.options, trees={kernel.name: to_json(other)})
+                what = f"{rows} rows, {points} of the link, {warps} warps, {stages} stages, {first} and {second}"
+                try:
+                    yield what, build(self.case.graph(), machine, 1, options)
+                except CompileError as error:
+                    print(f"{what}: {error}", file=sys.stderr)
 
     def _built(self, options: Options, tile: Any) -> Artifact:
         machine = resolve(self.machine)
@@ -120,7 +154,7 @@ def _time(folder: Path, out: Path | None) -> None:
     modules = load_many([Artifact.read(path.with_suffix(".twm")) for path in paths], "cuda", workers=16)
     for path, module in zip(paths, modules, strict=True):
         row = json.loads(path.read_text())
-        (case,) = [each for each in _cases(row["case"], row["dtype"]) if each.name == row["case"]]
+        (case,) = [each for each in _cases(row["family"], row["case"], row["dtype"]) if each.name == row["case"]]
         row |= _row(case, module, clock, torch)
         rows.append(row)
         print(row["case"], row["dtype"], row["what"], row.get("failed") or _summary(row), flush=True)

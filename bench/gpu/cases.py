@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -46,6 +47,7 @@ class Case:
     output: Shape
     triton: str = ""  # the name of a kernel in `triton_kernels`
     sdpa: bool = False
+    causal: bool = False
     one_call: bool = False  # of a library, which torch.compile would make too
     tuned: bool = False  # other tiles are timed too
     input_precision: str = "ieee"  # of products of f32: that of `tilewright.Options`
@@ -195,15 +197,35 @@ def gelu_gate(elements: int, dtype: str) -> Case:
                 (elements,), "gelu_gate")  # fmt: skip
 
 
-def attend(batch: int, heads: int, length: int, width: int, dtype: str) -> Case:
-    sizes = (batch, heads, length, width)
+def attend(batch: int, heads: int, length: int, width: int, dtype: str, causal: bool = False) -> Case:
+    """Attention forward; of a causal mask the multiply-adds that it leaves count."""
+    sizes, scale = (batch, heads, length, width), width**-0.5
 
     def torch(q: Any, k: Any, v: Any) -> Any:
-        return (q @ k.mT * width**-0.5).softmax(-1) @ v
+        import torch
 
-    return Case("attention", f"{batch}x{heads}x{length}x{width}", dtype, (sizes, sizes, sizes),
-                lambda q, k, v: attention.attention(q, k, v, scale=width**-0.5), torch,
-                4 * batch * heads * length * length * width, sizes, sdpa=True)  # fmt: skip
+        if not causal:
+            return (q @ k.mT * scale).softmax(-1) @ v
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    def reference(q: Any, k: Any, v: Any) -> Any:
+        """In f32, head by head: longer rows fill no memory."""
+        import torch
+
+        hidden = torch.full((length, length), -math.inf, device=q.device).triu(1) if causal else None
+        found = torch.empty_like(q)
+        for b, h in itertools.product(range(batch), range(heads)):
+            scores = (q[b, h].float() @ k[b, h].float().mT) * scale
+            weights = (scores if hidden is None else scores + hidden).softmax(-1)
+            found[b, h] = weights @ v[b, h].float()
+        return found
+
+    name = f"{batch}x{heads}x{length}x{width}" + (" causal" if causal else "")
+    seen = (length + 1) / (2 * length) if causal else 1.0
+    return Case("attention", name, dtype, (sizes, sizes, sizes),
+                lambda q, k, v: attention.attention(q, k, v, scale=scale, causal=causal), torch,
+                round(4 * batch * heads * length * length * width * seen), sizes, sdpa=True, causal=causal,
+                reference=reference)  # fmt: skip
 
 
 def copy(elements: int) -> Case:
@@ -244,6 +266,8 @@ CASES: tuple[Case, ...] = (
     relu(1 << 26, "f32"), transposition(8192, 8192, "f32"), transposition(8192, 8192, "f16"),
     gelu_gate(1 << 26, "f32"), gelu_gate(1 << 26, "f16"),
     attend(4, 16, 2048, 64, "f16"), attend(2, 16, 2048, 128, "bf16"),
+    *(attend(16384 // length, 2048 // width, length, width, "bf16", causal)
+      for width in (64, 128) for length in (1024, 4096, 16384) for causal in (False, True)),
 )  # fmt: skip
 
 CHECKS: tuple[Case, ...] = tuple(
@@ -260,6 +284,7 @@ CHECKS: tuple[Case, ...] = tuple(
           for dtype in ("f32", "f16")),
         column_sum(100, 37, "f32"), transposition(37, 100, "f16"), relu(1001, "bf16"),
         gelu_gate(1001, "f32"), gelu_gate(1001, "bf16"), attend(2, 3, 65, 40, "f16"),
+        attend(2, 3, 300, 64, "f16", causal=True), attend(1, 2, 257, 128, "bf16", causal=True),
     )
 )  # fmt: skip
 

@@ -62,7 +62,7 @@ def prepare(name: str, case: Case, torch: Any, device: str, compiled: Path | Non
             raise Missing(f"no triton: {error}") from error
         return getattr(kernels, case.triton)  # type: ignore[no-any-return]
     if name in BACKENDS:
-        return _sdpa(BACKENDS[name], torch)
+        return _sdpa(BACKENDS[name], torch, case.causal)
     if name == TUNED:
         return _tuned(case, torch, device, compiled)
     if name == CLUSTERED and (device != "cuda" or not _has_clusters(machine_of(torch))):
@@ -72,7 +72,7 @@ def prepare(name: str, case: Case, torch: Any, device: str, compiled: Path | Non
     return _ours(name, case, torch, device)
 
 
-def _sdpa(backend: str, torch: Any) -> Callable[..., Any]:
+def _sdpa(backend: str, torch: Any, causal: bool) -> Callable[..., Any]:
     try:
         attention = importlib.import_module("torch.nn.attention")
         chosen = getattr(attention.SDPBackend, backend)
@@ -82,7 +82,7 @@ def _sdpa(backend: str, torch: Any) -> Callable[..., Any]:
     def run(q: Any, k: Any, v: Any) -> Any:
         with attention.sdpa_kernel([chosen]):
             try:
-                return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+                return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
             except RuntimeError as error:
                 if str(error).startswith(("No viable backend", "No available kernel")):
                     raise Missing("the back end does not take this case on this machine") from error

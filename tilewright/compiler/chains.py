@@ -16,12 +16,13 @@ from tilewright.expr.core import Axis, Compute, Expr, Read, Tensor, static_shape
 from tilewright.expr.graph import Loop
 from tilewright.expr.names import claim
 from tilewright.expr.rewrite import substitute, transform
-from tilewright.graph.groups import Group, joined
+from tilewright.graph.groups import Group, joined, kernel_name
 from tilewright.instruction.products import MappedProduct, all_products, is_proven
 from tilewright.layouts import permuted
 from tilewright.operator.statements import drop_unit_loops
 from tilewright.tiles.kernel import Statement
 from tilewright.tiles.product import Product
+from tilewright.tiles.tree import kernels
 
 Judge = Callable[[tuple[Group, ...]], tuple[tuple[MappedProduct, ...], Decision]]
 
@@ -57,6 +58,17 @@ def join(planning: Planning, steps: Sequence[Group | Loop], judged: Judge) -> li
             break
     inside = {part.name for group in left.values() for part in group.parts}
     return [left.get(place, step) for place, step in enumerate(steps) if place in left or step.name not in inside]
+
+
+def given_trees(planning: Planning, parts: Sequence[Group]) -> bool | None:
+    """Whether trees were given for these groups as one kernel, or apart; None where none was given.
+
+    One kernel may have the name of a part: a tree of several products is that of all.
+    """
+    whole = planning.trees.tree(kernel_name([node for part in parts for node in part.nodes]))
+    if whole is not None and len(kernels(whole)) > 1:
+        return True
+    return False if any(planning.trees.tree(part.kernel) is not None for part in parts) else None
 
 
 def lines_to(consumer: Group, groups: Mapping[str, Group]) -> Iterator[tuple[Group, ...]]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from tilewright.compiler.chains import (
     APART,
     FUSED,
+    given_trees,
     join,
     keep_rows,
     over_shared_loops,
@@ -25,7 +26,7 @@ from tilewright.expr.core import Axis, Const, Expr, Read, Tensor
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.graph import Loop
 from tilewright.expr.rewrite import substitute, transform
-from tilewright.graph.groups import Group, kernel_name
+from tilewright.graph.groups import Group
 from tilewright.instruction.products import MappedProduct
 from tilewright.machine.description import Cpu
 from tilewright.operator.products_tree import products_tree, require_fits
@@ -62,7 +63,8 @@ def _judged(planning: Planning, parts: tuple[Group, ...], machine: Cpu) -> tuple
     """
     producer, *between, consumer = parts
     subject, options = f"fusion of {' + '.join(part.name for part in parts)}", planning.options
-    if any(planning.trees.tree(group.kernel) is not None for group in parts):
+    given = given_trees(planning, parts)
+    if given is False:
         return (), Decision(subject, APART, ASKED)
     reason = refusal(planning, parts)
     if reason:
@@ -78,7 +80,6 @@ def _judged(planning: Planning, parts: tuple[Group, ...], machine: Cpu) -> tuple
     alone = [planning.product_of(group.main) for group in (producer, consumer)]
     one = cycles_fused(works, point, machine, threads)
     several = cycles_apart(_sketches(parts, alone), machine, threads, rows)
-    given = planning.trees.tree(kernel_name([node for part in parts for node in part.nodes])) is not None
     fused, asked = f"{FUSED}, {point}", given or options.fuse == "always"
     if asked or one * LEAST_GAIN <= several:
         reason = ASKED if asked else f"{one:.0f} predicted cycles, {several:.0f} as {APART}"

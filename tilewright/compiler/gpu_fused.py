@@ -8,6 +8,7 @@ from dataclasses import replace
 from tilewright.compiler.chains import (
     APART,
     FUSED,
+    given_trees,
     join,
     over_shared_loops,
     proven_pair,
@@ -24,7 +25,7 @@ from tilewright.expr import dtypes
 from tilewright.expr.core import Const, Tensor, static_shape
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.graph import Loop
-from tilewright.graph.groups import Group, kernel_name
+from tilewright.graph.groups import Group
 from tilewright.instruction.gpu_products import block_shape, matrix_records
 from tilewright.instruction.products import MappedProduct, iterations
 from tilewright.layouts import row_major
@@ -58,13 +59,13 @@ def join_products(planning: Planning, steps: Sequence[Group | Loop], machine: Gp
 def _judged(planning: Planning, parts: tuple[Group, ...], machine: Gpu) -> tuple[tuple[MappedProduct, ...], Decision]:
     """The mappings with which groups run as one kernel, with the decision; none where they stay apart."""
     subject, options = f"fusion of {' + '.join(part.name for part in parts)}", planning.options
-    if any(planning.trees.tree(group.kernel) is not None for group in parts):
+    given = given_trees(planning, parts)
+    if given is False:
         return (), Decision(subject, APART, ASKED)
     pair, tile, why = _fitting(planning, parts, machine)
     if tile is None:
         return (), Decision(subject, APART, "they cannot be one", refused=why)
     several = _cycles_apart(planning, parts, machine)
-    given = planning.trees.tree(kernel_name([node for part in parts for node in part.nodes])) is not None
     fused, asked = f"{FUSED}, {tile.tile}", given or options.fuse == "always"
     costs = Cost(cycles=tile.cycles), Cost(cycles=several)
     if asked or tile.cycles * LEAST_GAIN <= several:

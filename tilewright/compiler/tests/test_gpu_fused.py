@@ -1,0 +1,237 @@
+"""Two products as one kernel on a GPU: right on random sizes, with and without a softmax, and chosen by cycles."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given as draws
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from tests.covering import tries
+from tilewright.compiler.compile import compile_graph
+from tilewright.compiler.plan import Plan, make_plan
+from tilewright.decision import Decision
+from tilewright.errors import CompileError, InvalidArgument
+from tilewright.expr.evaluate import evaluate
+from tilewright.expr.graph import Graph, GraphBuilder
+from tilewright.expr.ops.attention import attention
+from tilewright.expr.text import parse_graph
+from tilewright.machine.registry import resolve
+from tilewright.operator.fused_blocks import fused_blocks
+from tilewright.options import Options
+from tilewright.tiles.notation import parse_tree, print_tree
+from tilewright.tiles.product import products_of
+from tilewright.tiles.tree import kernels, to_json
+
+Array = np.ndarray[Any, Any]
+ALWAYS = Options(cache=False, fuse="always", verify_each=True)
+TYPES = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32}
+# Of a result: weights and results round to 11 or 8 bits, exponentials of a GPU are approximate.
+BOUNDS = {"f16": 2e-3, "bf16": 2e-2}
+
+
+def attending(
+    sizes: Sequence[int], dtype: str = "f16", heads: tuple[int, int] = (2, 2), mask: str = "", **how: Any
+) -> Graph:
+    """Attention of `sizes` rows, keys and width, with a mask of that type."""
+    rows, keys, width = sizes
+    builder = GraphBuilder("attending")
+    q = builder.input("q", (heads[0], rows, width), dtype)
+    k, v = (builder.input(name, (heads[1], keys, width), dtype) for name in "kv")
+    given = builder.input("mask", (rows, keys), mask) if mask else None
+    return builder.finish([attention(q, k, v, given, scale=width**-0.5, **how)])
+
+
+def chain(sizes: Sequence[int], between: str = "", after: str = "", dtype: str = "f16") -> Graph:
+    """C = A·B, E = f(C)·D; f and what follows E are expressions of @."""
+    batch, m, n, k, l = sizes
+    lines = [f"input A: {dtype}[{batch}, {m}, {k}]", f"input B: {dtype}[{batch}, {k}, {l}]"]
+    lines += [f"input D: {dtype}[{batch}, {l}, {n}]", f"input V: {dtype}[{l}]"]
+    lines += [f"S: f32[b:{batch}, m:{m}, l:{l}] += f32(A[b, m, k]) * f32(B[b, k, l]) over k:{k}"]
+    made = between.replace("@", "S[b, m, l]") if between else "S[b, m, l]"
+    lines += [f"C: {dtype}[b:{batch}, m:{m}, l:{l}] = {dtype}({made})"]
+    lines += [f"T: f32[b:{batch}, m:{m}, n:{n}] += f32(C[b, m, l]) * f32(D[b, l, n]) over l:{l}"]
+    made = after.replace("@", "T[b, m, n]") if after else "T[b, m, n]"
+    lines += [f"E: {dtype}[b:{batch}, m:{m}, n:{n}] = {dtype}({made})"]
+    return parse_graph("\n".join(["graph chain", *lines, "output E"]))
+
+
+def inputs(graph: Graph, seed: int = 0) -> list[Array]:
+    """Numbers around 0; masks of conditions that hold for most."""
+    random, found = np.random.default_rng(seed), list[Array]()
+    for each in graph.inputs:
+        shape = tuple(map(int, each.shape))
+        numbers = random.standard_normal(shape)
+        found.append(numbers > -1 if each.dtype == "bool" else numbers.astype(TYPES[each.dtype]))
+    return found
+
+
+def planned(graph: Graph, options: Options = ALWAYS, machine: str = "sm_90") -> Plan:
+    return make_plan(graph, resolve(machine), 1, options)  # type: ignore[arg-type]
+
+
+def fusion(plan: Plan) -> Decision:
+    """The decision about fusing products."""
+    (found,) = (each for each in plan.decisions if re.fullmatch(r"fusion of \S+( \+ \S+)+", each.subject))
+    return found
+
+
+def check(graph: Graph, options: Options = ALWAYS, machine: str = "sm_80") -> None:
+    """One kernel computes what the evaluator does, which rounds at the same places, in the emulator without findings."""
+    plan = planned(graph, options, machine)
+    assert len(plan.kernels) == 1, [kernel.name for kernel in plan.kernels]
+    given = inputs(graph)
+    found = computed(graph, given, options, machine)
+    (wanted,) = (each.astype(np.float64) for each in evaluate(graph, given))
+    bound = BOUNDS[graph.outputs[0].dtype]
+    np.testing.assert_allclose(found, wanted, rtol=bound, atol=bound * max(1.0, np.nanmax(np.abs(wanted), initial=0)))
+
+
+def computed(graph: Graph, given: Sequence[Array], options: Options = ALWAYS, machine: str = "sm_80") -> Array:
+    """What the emulator computes, in f64."""
+    module = compile_graph(graph, machine, options=options, device="emulator")
+    return np.asarray(module(*given)).astype(np.float64)
+
+
+@settings(max_examples=tries(6, full=40), deadline=None)
+@draws(
+    sizes=st.tuples(st.integers(2, 140), st.integers(2, 140), st.sampled_from([8, 16, 24, 40])),
+    dtype=st.sampled_from(["f16", "bf16"]), heads=st.sampled_from([(1, 1), (2, 2), (4, 2)]),
+    how=st.sampled_from([{}, {"causal": True}, {"causal": True, "causal_offset": 9}, {"softcap": 3.0}]),
+    mask=st.sampled_from(["", "", "bool", "f16"]),
+)  # fmt: skip
+def test_attention_is_one_kernel(
+    sizes: tuple[int, int, int], dtype: str, heads: tuple[int, int], how: dict[str, Any], mask: str
+) -> None:
+    check(attending(sizes, dtype, heads, mask if mask != "f16" else dtype, **how))
+
+
+@pytest.mark.parametrize("machine", ["sm_75", "sm_90"])
+def test_of_other_gpus(machine: str) -> None:
+    check(attending((65, 70, 32)), machine=machine)
+
+
+@settings(max_examples=tries(3, full=20), deadline=None)
+@draws(
+    sizes=st.tuples(st.integers(1, 2), st.integers(2, 90), *[st.integers(2, 40)] * 2, st.integers(2, 90)),
+    between=st.sampled_from(["", "max(@, 0.0)", "max(@ + f32(V[l]), 0.0)"]), after=st.sampled_from(["", "@ * 2.0"]),
+)  # fmt: skip
+def test_a_chain_is_one_kernel(sizes: tuple[int, ...], between: str, after: str) -> None:
+    check(chain(sizes, between, after))
+
+
+def test_k_tiles_of_the_first_product() -> None:
+    graph = chain((1, 64, 32, 300, 64))
+    check(graph)
+    (tree,) = planned(graph).trees().values()
+    assert "@L1 for k:3" in print_tree(parse_given(tree))
+
+
+def parse_given(tree: Any) -> Any:
+    from tilewright.tiles.tree import from_json
+
+    return from_json(tree)
+
+
+def test_rows_that_are_masked_completely_are_nan() -> None:
+    graph = attending((20, 40, 16), causal=True, causal_offset=-4)
+    given = inputs(graph)
+    found = computed(graph, given)
+    (wanted,) = evaluate(graph, given)
+    assert np.isnan(found[:, :4]).all()
+    np.testing.assert_allclose(found[:, 4:], wanted[:, 4:].astype(np.float64), rtol=2e-3, atol=4e-3)
+
+
+def test_hidden_tiles_are_left_out() -> None:
+    """Of 256 rows in tiles of 64 by 64, causal attention computes 10 tiles of 16."""
+    every, causal = (launched(attending((256, 256, 16), heads=(1, 1), causal=each)) for each in (False, True))
+    assert 0.55 < causal / every < 0.72
+
+
+def launched(graph: Graph) -> int:
+    """Matrix instructions of the one kernel."""
+    plan = planned(graph, machine="sm_80")
+    program = gpu.tile_program(plan, Placement(plan), plan.machine)
+    gpu.distribute(program, ALWAYS)
+    run = emulated.run_module(generate(program), inputs(graph), [np.zeros(graph.outputs[0].shape, np.float16)])
+    assert run.diagnostics == []
+    ((_, counts),) = run.counts
+    return int(counts.instructions["mma"])
+
+
+def test_where_it_pays_both_numbers_are_told() -> None:
+    plan = planned(attending((1024, 1024, 64), heads=(16, 16)), Options(cache=False))
+    decision = fusion(plan)
+    assert decision.chosen.startswith("one kernel")
+    assert decision.cost is not None and decision.runner_up_cost is not None
+    assert decision.cost.cycles is not None and decision.runner_up_cost.cycles is not None
+    assert decision.cost.cycles < decision.runner_up_cost.cycles
+    assert len(plan.kernels) == 1
+    assert len(planned(attending((1024, 1024, 64)), Options(cache=False, fuse="never")).kernels) == 3
+
+
+@pytest.mark.parametrize(
+    ("graph", "rule"),
+    [
+        (attending((64, 64, 16), "f32"), "factors have elements of 2 bytes"),
+        (chain((1, 64, 300, 16, 64)), "the second has 256 columns at most"),
+    ],
+    ids=["f32", "columns"],
+)
+def test_what_stays_apart(graph: Graph, rule: str) -> None:
+    decision = fusion(planned(graph))
+    assert decision.chosen == "a kernel each"
+    assert rule in str(decision.refused)
+
+
+# Trees ----------------------------------------------------------------------------------------------------------------
+
+
+def given_tree(graph: Graph, change: Any) -> Options:
+    """Options with the tree of the one kernel, its text changed."""
+    (kernel,) = planned(graph, machine="sm_80").kernels
+    tree, text = kernel.scheduled.tree, print_tree(kernel.scheduled.tree)
+    changed = change(text)
+    assert changed != text
+    return Options(cache=False, verify_each=True, trees={kernel.name: to_json(parse_tree(changed, kernels(tree)))})
+
+
+def test_a_tree_that_was_changed_changes_the_program() -> None:
+    graph = attending((64, 96, 16))
+    check(graph, given_tree(graph, lambda text: text.replace("slots 2", "slots 3")))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("i:1", "i:2", "i"),
+        ("@L2 for l:", "@L2 for i:1, l:", "does not go with"),
+        ("stage k in SHARED", "stage v in SHARED", "does not go with"),
+        ("with warps(4, 1)", "with warps(4, 2)", ""),
+    ],
+)
+def test_trees_that_are_not_lowered(old: str, new: str, says: str) -> None:
+    graph = attending((64, 96, 16))
+    with pytest.raises(CompileError, match=re.escape(says)) as raised:
+        compile_graph(graph, "sm_80", options=given_tree(graph, lambda text: text.replace(old, new)), device="emulator")
+    assert raised.value.help
+
+
+def test_the_reader_gives_what_the_writer_was_given() -> None:
+    (kernel,) = planned(attending((64, 96, 16), causal=True)).kernels
+    found = fused_blocks(kernel.scheduled)
+    assert found.tree() == kernel.scheduled.tree
+    assert len(products_of(kernel.scheduled)) == 2
+
+
+def test_a_tree_apart_keeps_products_apart() -> None:
+    graph = attending((64, 96, 16))
+    apart = planned(graph, Options(cache=False, fuse="never"))
+    trees = {name: tree for name, tree in apart.trees().items() if "scores" in name}
+    assert len(planned(graph, Options(cache=False, fuse="always", trees=trees)).kernels) == 3
