@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from xdsl.dialects.builtin import ModuleOp
@@ -12,13 +13,15 @@ from xdsl.dialects.builtin import ModuleOp
 from tests.working_passes import share, working_passes
 from tilewright.codegen.nvptx import ptxas
 from tilewright.codegen.nvptx.pipeline import PtxCode, generate
-from tilewright.codegen.nvptx.target import Target
+from tilewright.codegen.nvptx.target import Target, target_for
 from tilewright.kernel.dialect import FuncOp, operations
 from tilewright.kernel.interpreter import run_kernel
 from tilewright.kernel.passes.gpu.distribution.tests import programs
 from tilewright.kernel.passes.table import run_pipeline
 from tilewright.kernel.simt import SharedOp
 from tilewright.kernel.text import parse_module
+from tilewright.machine.description import Gpu
+from tilewright.machine.registry import resolve
 from tilewright.runtime import emulated
 
 Array = np.ndarray
@@ -27,13 +30,14 @@ Sizes = tuple[int, int, int]
 RELATIVE, ABSOLUTE = 2e-3, 1e-3
 
 
-def arrays(sizes: Sizes) -> list[Array]:
+def arrays(sizes: Sizes, dtype: str = "f16") -> list[Array]:
     """q, k and v, with rows of k that grow, so that the largest value of a row changes from block to block; o."""
     heads, rows, width = sizes
     random = np.random.default_rng(0)
     q, k, v = (random.standard_normal(sizes) for _ in range(3))
     k *= np.linspace(0.2, 3, rows)[:, None]
-    return [*(each.astype(np.float16).reshape(-1) for each in (q, k, v)), np.zeros(heads * rows * width, np.float32)]
+    type_ = np.float16 if dtype == "f16" else ml_dtypes.bfloat16
+    return [*(each.astype(type_).reshape(-1) for each in (q, k, v)), np.zeros(heads * rows * width, np.float32)]
 
 
 def expected(given: Sequence[Array], sizes: Sizes, causal: bool) -> Array:
@@ -52,26 +56,35 @@ def check(
 ) -> tuple[ModuleOp, PtxCode, Any]:
     """On whole tiles, on threads with a search for races, and as PTX: each gives what NumPy gives; what was run."""
     text = programs.attention(sizes, block, causal=causal)
-    wanted = expected(arrays(sizes), sizes, causal)
-    given = arrays(sizes)
+    return check_text(text, sizes, causal, Target(cpu, ("ptx80",)), disable)
+
+
+def check_text(
+    text: str, sizes: Sizes, causal: bool, target: Target, disable: Sequence[str] = (), dtype: str = "f16"
+) -> tuple[ModuleOp, PtxCode, Any]:
+    """As `check`, of a program."""
+    wanted = expected(arrays(sizes, dtype), sizes, causal)
+    relative, absolute = (each * (8 if dtype == "bf16" else 1) for each in (RELATIVE, ABSOLUTE))
+    given = arrays(sizes, dtype)
     run_kernel(parse_module(text), "k", given)
-    np.testing.assert_allclose(given[3], wanted, rtol=RELATIVE, atol=ABSOLUTE)
+    np.testing.assert_allclose(given[3], wanted, rtol=relative, atol=absolute)
 
     module = parse_module(text)
-    module.attributes["tile.target"] = Target(cpu, ("ptx80",)).attribute()
+    module.attributes["tile.target"] = target.attribute()
     run_pipeline(module, "gpu", disable, verify_each=True)
-    given = arrays(sizes)
+    given = arrays(sizes, dtype)
     run_kernel(module, "k", given, races=True)
-    np.testing.assert_allclose(given[3], wanted, rtol=RELATIVE, atol=ABSOLUTE)
+    np.testing.assert_allclose(given[3], wanted, rtol=relative, atol=absolute)
 
     code = generate(module)
-    resources = ptxas.check(code.ptx, cpu)
+    resources = ptxas.check(code.ptx, target.cpu)
     if resources is not None:
-        assert resources["k"].spills == 0
-    given = arrays(sizes)
-    run = emulated.run_kernel(code, "k", given)
+        assert (resources["k"].spills, resources["k"].warnings) == (0, ())
+    given = arrays(sizes, dtype)
+    plain = [each if each.dtype != ml_dtypes.bfloat16 else each.view(np.int16) for each in given]
+    run = emulated.run_kernel(code, "k", plain)
     assert run.diagnostics == []
-    np.testing.assert_allclose(given[3], wanted, rtol=RELATIVE, atol=ABSOLUTE)
+    np.testing.assert_allclose(given[3], wanted, rtol=relative, atol=absolute)
     ((_, counts),) = run.counts
     return module, code, counts
 
@@ -94,6 +107,38 @@ def test_attention(sizes: Sizes, block: tuple[int, int], causal: bool) -> None:
     # tiles the result goes from lane to lane.
     (kernel,) = (op for op in module.body.ops if isinstance(op, FuncOp))
     assert sum(isinstance(op, SharedOp) for op in operations(kernel.body)) == (3 if block == (16, 16) else 4)
+
+
+# Products of four warps -----------------------------------------------------------------------------------------------
+
+
+def wide(
+    sizes: Sizes, block: tuple[int, int], causal: bool, dtype: str = "f16", disable: Sequence[str] = ()
+) -> tuple[ModuleOp, PtxCode, Any]:
+    """`check` with products of four warps, as many groups of them as there are 64 rows."""
+    warps = (block[0] // 64 * 4, 1)
+    text = programs.attention(sizes, block, warps, causal, "wgmma_m64n{n}k16_{dtype}_f32", dtype)
+    machine = resolve("sm_90a")
+    assert isinstance(machine, Gpu)
+    return check_text(text, sizes, causal, target_for(machine), disable, dtype)
+
+
+@pytest.mark.covering(1)
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+@pytest.mark.parametrize(
+    ("sizes", "block", "dtype"),
+    [((1, 256, 64), (64, 64), "f16"), ((1, 200, 128), (64, 64), "bf16"), ((2, 80, 64), (64, 64), "f16"),
+     ((1, 50, 64), (64, 64), "bf16"), ((1, 272, 64), (128, 128), "f16"), ((1, 208, 128), (128, 64), "f16"),
+     ((1, 400, 128), (128, 128), "f16")],
+    ids=str,
+)  # fmt: skip
+def test_attention_of_four_warps(sizes: Sizes, block: tuple[int, int], dtype: str, causal: bool) -> None:
+    """q is brought once, k and v are brought ahead; weights go from one product to the other in registers."""
+    module, code, counts = wide(sizes, block, causal, dtype)
+    assert counts.total("shared", "conflicts") == 0
+    assert "mma.sync" not in code.ptx
+    assert "ldmatrix" not in code.ptx
+    assert "st.shared" not in code.ptx
 
 
 def test_every_optimisation_can_be_switched_off() -> None:

@@ -49,7 +49,7 @@ from tilewright.kernel.passes.gpu.distribution.layout import (
 from tilewright.kernel.passes.gpu.distribution.matrix import can_transpose, dot_layouts, extents_of
 from tilewright.kernel.passes.gpu.distribution.opaque import matrices_at
 from tilewright.kernel.passes.gpu.distribution.register_tiles import thread_tiles
-from tilewright.kernel.passes.gpu.distribution.warpgroup import result_layout
+from tilewright.kernel.passes.gpu.distribution.warpgroup import held_layout, result_layout
 from tilewright.kernel.passes.gpu.forms import LAYOUTS, form_of
 from tilewright.kernel.passes.gpu.opaque_tiles import store_of, takes_fragments
 from tilewright.kernel.records import fragments_record, record_of
@@ -391,8 +391,10 @@ class _Assignment:
             op.align = IntegerAttr(begin_bytes(op), 64)
 
     def staged_dot(self, op: circular_buffer.StagedDotOp) -> None:
-        m, n, _ = op.extents
+        m, n, depth = op.extents
         layout = result_layout(record_of(op), (m, n), self.grid, op.by_registers)
+        if op.holds_a:
+            self.convert(op, list(op.operands).index(op.a), held_layout(record_of(op), (m, depth), self.grid))
         self.convert(op, list(op.operands).index(op.c), layout)
         give(op.result, layout)
         self.seen[shape(op.result)] = layout  # as for other products

@@ -201,16 +201,19 @@ def attention(
     block: tuple[int, int],
     warps: tuple[int, int] = (4, 1),
     causal: bool = False,
-    intrinsic: str = "mma_m16n8k16_f16_f32",
+    intrinsic: str = "mma_m16n8k16_{dtype}_f32",
+    dtype: str = "f16",
 ) -> str:
     """``o = softmax(q k^T / sqrt(d)) v`` per head: heads, rows of each, and d; a program has a block of rows of q.
 
     A loop over blocks of rows of k and v carries the sums, and the largest value and the sum of every row; what is
-    summed before a larger value is seen is scaled down. With `causal`, row i sees the rows up to i.
+    summed before a larger value is seen is scaled down. With `causal`, row i sees the rows up to i. `intrinsic` may
+    speak of `{dtype}`, and of `{n}`, the columns of a product.
     """
     (heads, rows, width), (own, step) = sizes, block
-    memory, result = f"memref<{heads * rows * width}xf16>", f"memref<{heads * rows * width}xf32>"
-    q, kt, v = f"tensor<{own}x{width}xf16>", f"tensor<{width}x{step}xf16>", f"tensor<{step}x{width}xf16>"
+    first, second = (intrinsic.format(n=n, dtype=dtype) for n in (step, width))
+    memory, result = f"memref<{heads * rows * width}x{dtype}>", f"memref<{heads * rows * width}xf32>"
+    q, kt, v = f"tensor<{own}x{width}x{dtype}>", f"tensor<{width}x{step}x{dtype}>", f"tensor<{step}x{width}x{dtype}>"
     s, o, r = f"tensor<{own}x{step}xf32>", f"tensor<{own}x{width}xf32>", f"tensor<{own}x1xf32>"
     count, seen = f"tensor<{own}x{step}xi64>", f"tensor<{own}x{step}xi1>"
     last, mask = ("%rows", "%inside")
@@ -260,7 +263,7 @@ tile.func @k(%q: {memory}, %k: {memory}, %v: {memory}, %o: {result}) grid [{head
     %right = arith.subi %rows, %j : index
     %ks = tile.load %k[%there] bounds(%width, %right) strides [1, {width}] align 16 : {memory} -> {kt}
     %vs = tile.load %v[%there] bounds(%right, %width) strides [{width}, 1] align 16 : {memory} -> {v}
-    %dots = tile.dot "{intrinsic}" %qs, %ks, %none unsigned "" : {q}, {kt}, {s}
+    %dots = tile.dot "{first}" %qs, %ks, %none unsigned "" : {q}, {kt}, {s}
     %scaled = arith.mulf %dots, %scale : {s}
     %across = tile.iota 1 : {count}
     %jn = tile.cast %j : index -> i64
@@ -283,8 +286,8 @@ tile.func @k(%q: {memory}, %k: {memory}, %v: {memory}, %o: {result}) grid [{head
     %total = arith.addf %part, %kept : {r}
     %shrinks = tile.broadcast %shrink : {r} -> {o}
     %rescaled = arith.mulf %acc, %shrinks : {o}
-    %es = tile.cast %e : {s} -> tensor<{own}x{step}xf16>
-    %sum = tile.dot "{intrinsic}" %es, %vs, %rescaled unsigned "" : tensor<{own}x{step}xf16>, {v}, {o}
+    %es = tile.cast %e : {s} -> tensor<{own}x{step}x{dtype}>
+    %sum = tile.dot "{second}" %es, %vs, %rescaled unsigned "" : tensor<{own}x{step}x{dtype}>, {v}, {o}
     scf.yield %sum, %max, %total : {o}, {r}, {r}
   }}
   %divisors = tile.broadcast %totals : {r} -> {o}
