@@ -166,7 +166,7 @@ class _Product:
 
     @property
     def stays(self) -> bool:
-        """Whether a is the same in all trips, and brought once."""
+        """Whether a is loaded before the loop, and brought once."""
         return self.a is not None and self.a.load.parent is not self.dot.parent
 
 
@@ -189,9 +189,9 @@ def _product(dot: tile.DotOp, kernel: FuncOp, facts: Facts, written: set[SSAValu
     if b is None or (given is not None and not is_of_four_warps(record)):
         return None
     if a is None:
-        if given is None or loop is None or b.size != TRANSPOSED_BYTES:
+        if given is None or b.size != TRANSPOSED_BYTES:
             return None
-        a = _before(dot, loop, written)
+        a = None if loop is None else _before(dot, loop, written)
     registers = "" if a is None else _by_registers(a, b)
     if registers is None:
         return None
