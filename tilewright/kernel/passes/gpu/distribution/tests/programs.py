@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import e, log2
+
 
 def add(elements: int, tile: int) -> str:
     """``y[i] = exp(x[i] + 1)``, the last tile perhaps ragged."""
@@ -203,14 +205,16 @@ def attention(
     causal: bool = False,
     intrinsic: str = "mma_m16n8k16_{dtype}_f32",
     dtype: str = "f16",
+    base: str = "e",
 ) -> str:
     """``o = softmax(q k^T / sqrt(d)) v`` per head: heads, rows of each, and d; a program has a block of rows of q.
 
     A loop over blocks of rows of k and v carries the sums, and the largest value and the sum of every row; what is
     summed before a larger value is seen is scaled down. With `causal`, row i sees the rows up to i. `intrinsic` may
-    speak of `{dtype}`, and of `{n}`, the columns of a product.
+    speak of `{dtype}`, and of `{n}`, the columns of a product. `base` is that of powers: "e" or "2".
     """
     (heads, rows, width), (own, step) = sizes, block
+    power, scale = ("math.exp", width**-0.5) if base == "e" else ("math.exp2", width**-0.5 * log2(e))
     first, second = (intrinsic.format(n=n, dtype=dtype) for n in (step, width))
     memory, result = f"memref<{heads * rows * width}x{dtype}>", f"memref<{heads * rows * width}xf32>"
     q, kt, v = f"tensor<{own}x{width}x{dtype}>", f"tensor<{width}x{step}x{dtype}>", f"tensor<{step}x{width}x{dtype}>"
@@ -253,7 +257,7 @@ tile.func @k(%q: {memory}, %k: {memory}, %v: {memory}, %o: {result}) grid [{head
   %zero = arith.constant dense<0.0> : {o}
   %nothing = arith.constant dense<0.0> : {r}
   %least = arith.constant dense<-1.0e30> : {r}
-  %scale = arith.constant dense<{width**-0.5!r}> : {s}
+  %scale = arith.constant dense<{scale!r}> : {s}
   %hidden = arith.constant dense<-1.0e30> : {s}
 {above}\
   %sums, %largest, %totals = scf.for %j = %low to {last} step %step
@@ -278,9 +282,9 @@ tile.func @k(%q: {memory}, %k: {memory}, %v: {memory}, %o: {result}) grid [{head
     %max = arith.maximumf %top, %m : {r}
     %maxs = tile.broadcast %max : {r} -> {s}
     %d = arith.subf %x, %maxs : {s}
-    %e = math.exp %d : {s}
+    %e = {power} %d : {s}
     %gone = arith.subf %m, %max : {r}
-    %shrink = math.exp %gone : {r}
+    %shrink = {power} %gone : {r}
     %part = tile.reduce "sum" %e, 1 : {s} -> {r}
     %kept = arith.mulf %shrink, %l : {r}
     %total = arith.addf %part, %kept : {r}
