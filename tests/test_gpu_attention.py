@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -132,14 +133,21 @@ def wide(
     disable: Sequence[str] = (),
     program: Callable[..., str] = programs.attention,
     result: str = "f32",
+    blocks: int = 132,
 ) -> tuple[ModuleOp, PtxCode, Any]:
-    """`check` with products of four warps, as many groups of them as there are 64 rows."""
+    """`check` with products of four warps, as many groups of them as there are 64 rows, on so many multiprocessors."""
     warps = (block[0] // 64 * 4, 1)
-    machine = resolve("sm_90a")
-    assert isinstance(machine, Gpu)
     more = {} if result == "f32" else {"result": result}
     text = program(sizes, block, warps, causal, "wgmma_m64n{n}k16_{dtype}_f32", dtype, **more)
-    return check_text(text, sizes, causal, target_for(machine), disable, dtype, result)
+    return check_text(text, sizes, causal, hopper(blocks), disable, dtype, result)
+
+
+def hopper(blocks: int = 132) -> Target:
+    """A machine of so many multiprocessors."""
+    machine = resolve("sm_90a")
+    assert isinstance(machine, Gpu)
+    target = target_for(machine)
+    return replace(target, facts=replace(target.facts, multiprocessors=blocks))
 
 
 @pytest.mark.covering(1)
@@ -169,8 +177,12 @@ def test_attention_of_four_warps(sizes: Sizes, block: tuple[int, int], dtype: st
     ids=str,
 )  # fmt: skip
 def test_attention_by_powers_of_two(sizes: Sizes, block: tuple[int, int], dtype: str, causal: bool) -> None:
-    """The result leaves by boxes, too."""
-    _, code, _ = wide(sizes, block, causal, dtype, program=programs.attention_by_powers_of_two, result=dtype)
+    """The result leaves by boxes, too; where all blocks do as much, two of them compute one tile after the other."""
+    program = programs.attention_by_powers_of_two
+    module, code, _ = wide(sizes, block, causal, dtype, program=program, result=dtype, blocks=2)
+    (kernel,) = (op for op in module.body.ops if isinstance(op, FuncOp))
+    many = sizes[0] * -(-sizes[1] // block[0]) > 2
+    assert not many or (kernel.programs == 2) != causal
     assert "mma.sync" not in code.ptx
     assert "ldmatrix" not in code.ptx
     assert re.search(r"cp\.async\.bulk\.tensor\.[23]d\.global\.shared", code.ptx)
@@ -201,9 +213,7 @@ def test_of_products_of_four_warps_every_optimisation_can_be_switched_off() -> N
     sizes, block = (1, 80, 64), (64, 64)
     text = programs.attention(sizes, block, (4, 1), True, "wgmma_m64n{n}k16_{dtype}_f32")
     module = parse_module(text)
-    machine = resolve("sm_90a")
-    assert isinstance(machine, Gpu)
-    module.attributes["tile.target"] = target_for(machine).attribute()
+    module.attributes["tile.target"] = hopper().attribute()
     working = working_passes(module)
     assert set(working) >= {"tensor-copies", "pipeline-tensor-copies", "warp-specialize"}
     for name in ("tensor-copies", *share(working, 1, 2)):
