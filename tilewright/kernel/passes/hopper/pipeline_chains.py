@@ -5,12 +5,12 @@ from __future__ import annotations
 from xdsl.context import Context
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
 from tilewright.dataclass import dataclass
 from tilewright.kernel import circular_buffer
-from tilewright.kernel.dialect import INDEX, FuncOp, operations
+from tilewright.kernel.dialect import INDEX, CompareOp, FuncOp, operations
 from tilewright.kernel.passes.common.trip import again, computed
 from tilewright.kernel.passes.hopper.linear_form import largest, least, linear_form
 from tilewright.kernel.passes.hopper.tensor_copies import trips_of
@@ -59,6 +59,8 @@ class _Chain:
     fill: circular_buffer.ProduceOp
     carried: int
     slice: tuple[Operation, ...]  # what computes the number of its use
+    wait_first: circular_buffer.ConsumerWaitOp  # of the first product
+    slice_first: tuple[Operation, ...]
 
     @property
     def state(self) -> SSAValue:
@@ -97,7 +99,13 @@ def _found(loop: scf.ForOp) -> _Chain | None:
     readers = _readers(body.args[1 + carried], loop)
     if slice_ is None or not readers or ops.index(readers[0]) < ops.index(first):
         return None
-    return _Chain(loop, first, second, wait, finish, release, fill, carried, slice_)
+    firsts = [
+        op for op in ops if isinstance(op, circular_buffer.ConsumerWaitOp) and op.state is products[0].b.owner.state
+    ]
+    slice_first = computed([op.number for op in firsts], body)
+    if len(firsts) != 1 or slice_first is None:
+        return None
+    return _Chain(loop, first, second, wait, finish, release, fill, carried, slice_, firsts[0], slice_first)
 
 
 def _has_trips(loop: scf.ForOp) -> bool:
@@ -133,9 +141,11 @@ def _overlap(chain: _Chain) -> None:
     started = [values.get(value, value) for value in carried]
     _turn(chain, carried)
     following = arith.AddiOp(loop.lb, loop.step)
+    insert_before(loop, following)
+    _wait_ahead(chain, following.result, loop)
     loop.body.detach_block(block)
     made = scf.ForOp(following.result, loop.ub, loop.step, started, block)
-    insert_before(loop, following, made)
+    insert_before(loop, made)
     for number, result in enumerate(loop.results):
         if number != chain.carried:
             result.replace_all_uses_with(made.results[number])
@@ -159,15 +169,31 @@ def _turn(chain: _Chain, carried: list[SSAValue]) -> None:
     insert_before(first, one, before, circular_buffer.ConsumerWaitOp(chain.state, before.result), started)
     first.pending = IntegerAttr(1, 64)
     block.detach_op(chain.fill)
+    following = arith.AddiOp(block.args[0], chain.loop.step)
+    insert_before(reader, following)
+    _wait_ahead(chain, following.result, reader)
     insert_before(reader, done, circular_buffer.ConsumerReleaseOp(chain.state, before.result), chain.fill)
     insert_before(last, scf.YieldOp(*(done.result if value is sums else value for value in carried)))
-    for op in (last, chain.release, chain.finish, second, chain.wait):
+    for op in (last, chain.release, chain.finish, second, chain.wait, chain.wait_first):
         erase(op)
     last = block.last_op
     assert last is not None
     if all(use.operation is last for use in carried[-1].uses):  # it takes the registers of the factor before
         block.detach_op(made)
         insert_before(last, made)
+
+
+def _wait_ahead(chain: _Chain, counter: SSAValue, place: Operation) -> None:
+    """Before `place`, wait for the operand of the first product in the trip with this counter, if there is one.
+
+    A wait is a loop: the assembler moves no work of the trip behind it, where the second product would be done.
+    """
+    there = CompareOp("lt", counter, chain.loop.ub)
+    insert_before(place, there)
+    numbers = again(chain.slice_first, {chain.loop.body.block.args[0]: counter}, place)
+    wait = chain.wait_first
+    inside = Block([circular_buffer.ConsumerWaitOp(wait.state, numbers.get(wait.number, wait.number)), scf.YieldOp()])
+    insert_before(place, scf.IfOp(there.result, [], Region(inside), Region()))
 
 
 def _end(chain: _Chain, loop: scf.ForOp) -> None:

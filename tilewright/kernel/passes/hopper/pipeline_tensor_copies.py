@@ -86,9 +86,7 @@ def _fill(circular: circular_buffer.CircularOp) -> _Fill | None:
     return None if slice_ is None else _Fill(circular, loop, fill, slice_)
 
 
-def _fitting(
-    fills: Sequence[_Fill], circulars: Sequence[circular_buffer.CircularOp], kernel: FuncOp, room: int
-) -> int:
+def _fitting(fills: Sequence[_Fill], circulars: Sequence[circular_buffer.CircularOp], kernel: FuncOp, room: int) -> int:
     """Slots for which there is room beside the tiles that are stored through shared memory, each in its own."""
     stored = [each for each in operations(kernel.body) if isinstance(each, tile.StoreOp) and not _is_direct(each)]
     taken = sum(prod(shape(each.value)) * element_bytes(each.value) for each in stored)
