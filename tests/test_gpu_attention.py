@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from xdsl.dialects.builtin import ModuleOp
@@ -12,28 +15,33 @@ from xdsl.dialects.builtin import ModuleOp
 from tests.working_passes import share, working_passes
 from tilewright.codegen.nvptx import ptxas
 from tilewright.codegen.nvptx.pipeline import PtxCode, generate
-from tilewright.codegen.nvptx.target import Target
+from tilewright.codegen.nvptx.target import Target, target_for
 from tilewright.kernel.dialect import FuncOp, operations
 from tilewright.kernel.interpreter import run_kernel
 from tilewright.kernel.passes.gpu.distribution.tests import programs
 from tilewright.kernel.passes.table import run_pipeline
 from tilewright.kernel.simt import SharedOp
 from tilewright.kernel.text import parse_module
+from tilewright.machine.description import Gpu
+from tilewright.machine.registry import resolve
 from tilewright.runtime import emulated
 
 Array = np.ndarray
 Sizes = tuple[int, int, int]
 # Weights are rounded to f16 before they meet v, and exponentials are approximate: each has an error of 2^-11.
 RELATIVE, ABSOLUTE = 2e-3, 1e-3
+COARSER = {"f16": 1, "bf16": 8}  # the error of a rounding
+TYPES = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32}
 
 
-def arrays(sizes: Sizes) -> list[Array]:
+def arrays(sizes: Sizes, dtype: str = "f16", result: str = "f32") -> list[Array]:
     """q, k and v, with rows of k that grow, so that the largest value of a row changes from block to block; o."""
     heads, rows, width = sizes
     random = np.random.default_rng(0)
     q, k, v = (random.standard_normal(sizes) for _ in range(3))
     k *= np.linspace(0.2, 3, rows)[:, None]
-    return [*(each.astype(np.float16).reshape(-1) for each in (q, k, v)), np.zeros(heads * rows * width, np.float32)]
+    type_, made = TYPES[dtype], TYPES[result]
+    return [*(each.astype(type_).reshape(-1) for each in (q, k, v)), np.zeros(heads * rows * width, made)]
 
 
 def expected(given: Sequence[Array], sizes: Sizes, causal: bool) -> Array:
@@ -52,26 +60,44 @@ def check(
 ) -> tuple[ModuleOp, PtxCode, Any]:
     """On whole tiles, on threads with a search for races, and as PTX: each gives what NumPy gives; what was run."""
     text = programs.attention(sizes, block, causal=causal)
-    wanted = expected(arrays(sizes), sizes, causal)
-    given = arrays(sizes)
+    return check_text(text, sizes, causal, Target(cpu, ("ptx80",)), disable)
+
+
+def check_text(
+    text: str,
+    sizes: Sizes,
+    causal: bool,
+    target: Target,
+    disable: Sequence[str] = (),
+    dtype: str = "f16",
+    result: str = "f32",
+) -> tuple[ModuleOp, PtxCode, Any]:
+    """As `check`, of a program."""
+    wanted = expected(arrays(sizes, dtype), sizes, causal)
+
+    def compare(got: Array) -> None:
+        bounds = {"rtol": RELATIVE * COARSER[dtype], "atol": ABSOLUTE * COARSER[dtype]}
+        np.testing.assert_allclose(got.view(TYPES[result]).astype(np.float32), wanted, **bounds)
+
+    given = arrays(sizes, dtype, result)
     run_kernel(parse_module(text), "k", given)
-    np.testing.assert_allclose(given[3], wanted, rtol=RELATIVE, atol=ABSOLUTE)
+    compare(given[3])
 
     module = parse_module(text)
-    module.attributes["tile.target"] = Target(cpu, ("ptx80",)).attribute()
+    module.attributes["tile.target"] = target.attribute()
     run_pipeline(module, "gpu", disable, verify_each=True)
-    given = arrays(sizes)
+    given = arrays(sizes, dtype, result)
     run_kernel(module, "k", given, races=True)
-    np.testing.assert_allclose(given[3], wanted, rtol=RELATIVE, atol=ABSOLUTE)
+    compare(given[3])
 
     code = generate(module)
-    resources = ptxas.check(code.ptx, cpu)
+    resources = ptxas.check(code.ptx, target.cpu)
     if resources is not None:
-        assert resources["k"].spills == 0
-    given = arrays(sizes)
+        assert (resources["k"].spills, resources["k"].warnings) == (0, ())
+    given = [each if each.dtype != TYPES["bf16"] else each.view(np.int16) for each in arrays(sizes, dtype, result)]
     run = emulated.run_kernel(code, "k", given)
     assert run.diagnostics == []
-    np.testing.assert_allclose(given[3], wanted, rtol=RELATIVE, atol=ABSOLUTE)
+    compare(given[3])
     ((_, counts),) = run.counts
     return module, code, counts
 
@@ -96,6 +122,72 @@ def test_attention(sizes: Sizes, block: tuple[int, int], causal: bool) -> None:
     assert sum(isinstance(op, SharedOp) for op in operations(kernel.body)) == (3 if block == (16, 16) else 4)
 
 
+# Products of four warps -----------------------------------------------------------------------------------------------
+
+
+def wide(
+    sizes: Sizes,
+    block: tuple[int, int],
+    causal: bool,
+    dtype: str = "f16",
+    disable: Sequence[str] = (),
+    program: Callable[..., str] = programs.attention,
+    result: str = "f32",
+    blocks: int = 132,
+) -> tuple[ModuleOp, PtxCode, Any]:
+    """`check` with products of four warps, as many groups of them as there are 64 rows, on so many multiprocessors."""
+    warps = (block[0] // 64 * 4, 1)
+    more = {} if result == "f32" else {"result": result}
+    text = program(sizes, block, warps, causal, "wgmma_m64n{n}k16_{dtype}_f32", dtype, **more)
+    return check_text(text, sizes, causal, hopper(blocks), disable, dtype, result)
+
+
+def hopper(blocks: int = 132) -> Target:
+    """A machine of so many multiprocessors."""
+    machine = resolve("sm_90a")
+    assert isinstance(machine, Gpu)
+    target = target_for(machine)
+    return replace(target, facts=replace(target.facts, multiprocessors=blocks))
+
+
+@pytest.mark.covering(1)
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+@pytest.mark.parametrize(
+    ("sizes", "block", "dtype"),
+    [((1, 256, 64), (64, 64), "f16"), ((1, 200, 128), (64, 64), "bf16"), ((2, 80, 64), (64, 64), "f16"),
+     ((1, 50, 64), (64, 64), "bf16"), ((1, 272, 64), (128, 128), "f16"), ((1, 208, 128), (128, 64), "f16"),
+     ((1, 400, 128), (128, 128), "f16")],
+    ids=str,
+)  # fmt: skip
+def test_attention_of_four_warps(sizes: Sizes, block: tuple[int, int], dtype: str, causal: bool) -> None:
+    """q is brought once, k and v are brought ahead; weights go from one product to the other in registers."""
+    _, code, counts = wide(sizes, block, causal, dtype)
+    assert counts.total("shared", "conflicts") == 0
+    assert "mma.sync" not in code.ptx
+    assert "ldmatrix" not in code.ptx
+    assert "st.shared" not in code.ptx
+
+
+@pytest.mark.covering(1)
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+@pytest.mark.parametrize(
+    ("sizes", "block", "dtype"),
+    [((2, 320, 64), (64, 64), "f16"), ((1, 200, 128), (64, 128), "f16"), ((1, 304, 128), (128, 128), "bf16"),
+     ((1, 144, 64), (128, 64), "f16"), ((2, 256, 128), (128, 128), "f16")],
+    ids=str,
+)  # fmt: skip
+def test_attention_by_powers_of_two(sizes: Sizes, block: tuple[int, int], dtype: str, causal: bool) -> None:
+    """The result leaves by boxes, too; where all blocks do as much, two of them compute one tile after the other."""
+    program = programs.attention_by_powers_of_two
+    module, code, _ = wide(sizes, block, causal, dtype, program=program, result=dtype, blocks=2)
+    (kernel,) = (op for op in module.body.ops if isinstance(op, FuncOp))
+    many = sizes[0] * -(-sizes[1] // block[0]) > 2
+    assert not many or (kernel.programs == 2) != causal
+    assert "mma.sync" not in code.ptx
+    assert "ldmatrix" not in code.ptx
+    assert re.search(r"cp\.async\.bulk\.tensor\.[23]d\.global\.shared", code.ptx)
+
+
 def test_every_optimisation_can_be_switched_off() -> None:
     """Each of those that change the program."""
     sizes, block = (1, 80, 32), (64, 16)
@@ -114,3 +206,15 @@ def test_without_rescaling_the_result_is_wrong() -> None:
     given = arrays(sizes)
     run_kernel(parse_module(text), "k", given)
     assert np.abs(given[3] - expected(given, sizes, causal=False)).max() > 0.1
+
+
+@pytest.mark.covering(1)
+def test_of_products_of_four_warps_every_optimisation_can_be_switched_off() -> None:
+    sizes, block = (1, 80, 64), (64, 64)
+    text = programs.attention(sizes, block, (4, 1), True, "wgmma_m64n{n}k16_{dtype}_f32")
+    module = parse_module(text)
+    module.attributes["tile.target"] = hopper().attribute()
+    working = working_passes(module)
+    assert set(working) >= {"tensor-copies", "pipeline-tensor-copies", "warp-specialize"}
+    for name in ("tensor-copies", *share(working, 1, 2)):
+        wide(sizes, block, True, disable=(name,))

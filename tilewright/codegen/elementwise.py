@@ -380,7 +380,7 @@ def constant(type_: ir.Type, value: Any) -> ir.Constant:
 
 
 _FUNCTIONS: tuple[type[Operation], ...] = (  # which have their names in `MATH`
-    math.ExpOp, math.ExpM1Op, math.LogOp, math.Log1pOp, math.TanhOp, math.ErfOp, tile.NormalCdfOp,
+    math.ExpOp, math.Exp2Op, math.ExpM1Op, math.LogOp, math.Log1pOp, math.TanhOp, math.ErfOp, tile.NormalCdfOp,
     tile.NormalCdfTanhOp, math.SinOp, math.CosOp, math.TanOp, math.AsinOp, math.AcosOp, math.AtanOp, math.SinhOp,
     math.CoshOp, math.AsinhOp, math.AcoshOp, math.AtanhOp,
 )  # fmt: skip

@@ -16,6 +16,7 @@ from xdsl.irdl import (
     base,
     irdl_op_definition,
     operand_def,
+    opt_operand_def,
     opt_prop_def,
     prop_def,
     region_def,
@@ -161,6 +162,8 @@ class ConsumerReleaseOp(_OfUse):
 class StagedDotOp(KernelOp):
     """``d = c + a * b`` of the tiles in the slot of use `number`: M x K in buffer a, K x N in b, as the memories say.
 
+    a may lie in another circular buffer than b: in the slot of its use `a_number`. It may also be a tile that threads
+    hold in registers, which has no memory.
     The product is under way until `tile.finish` has waited for it: only then are the slot free and d to be used.
     `registers` names the operand whose fragments threads read from the slot, as instructions take their first operand
     from registers; they read the other one, or without `registers` both, from shared memory themselves. With
@@ -170,34 +173,51 @@ class StagedDotOp(KernelOp):
     name = "tile.staged_dot"
     ACC: ClassVar = VarConstraint("ACC", base(TensorType))
     intrinsic = prop_def(StringAttr)
-    a = operand_def(MemRefType)
+    a = operand_def(base(TensorType) | base(MemRefType))
     b = operand_def(MemRefType)
     number = operand_def(IndexType)
     c = operand_def(ACC)
+    a_number = opt_operand_def(IndexType)
     depth = prop_def(NUMBER)
-    a_memory = prop_def(StringAttr)
+    a_memory = opt_prop_def(StringAttr)
     b_memory = prop_def(StringAttr)
     registers = opt_prop_def(StringAttr)
     result = result_def(ACC)
     traits = traits_def(MemoryReadEffect())
     assembly_format = (
-        "$intrinsic $a `memory` $a_memory `,` $b `memory` $b_memory `[` $number `]` `depth` $depth "
+        "$intrinsic $a (`memory` $a_memory^)? (`[` $a_number^ `]`)? `,` $b `memory` $b_memory `[` $number `]` "
+        "`depth` $depth "
         "(`registers` $registers^)? `,` $c attr-dict `:` type($a) `,` type($b) `,` type($c)"
     )
 
     def __init__(
         self, intrinsic: str, a: SSAValue, a_memory: str, b: SSAValue, b_memory: str, number: SSAValue, depth: int,
-        c: SSAValue, registers: str = "",
+        c: SSAValue, registers: str = "", a_number: SSAValue | None = None,
     ) -> None:  # fmt: skip
         super().__init__(
-            a, b, number, c, results=[c.type], intrinsic=intrinsic, depth=depth, a_memory=a_memory, b_memory=b_memory,
-            registers=registers or None,
+            a, b, number, c, a_number, results=[c.type], intrinsic=intrinsic, depth=depth, a_memory=a_memory or None,
+            b_memory=b_memory, registers=registers or None,
         )  # fmt: skip
 
     @property
     def by_registers(self) -> str:
         """The operand whose fragments threads read, "" where there is none."""
         return "" if self.registers is None else str(self.registers.data)
+
+    @property
+    def holds_a(self) -> bool:
+        """Whether threads hold a."""
+        return isinstance(self.a.type, TensorType)
+
+    @property
+    def staged(self) -> tuple[tuple[SSAValue, str, SSAValue], ...]:
+        """The operands that lie in circular buffers, a before b: buffer, memory, and the number of the use."""
+        assert self.holds_a or self.a_memory is not None, "verified"
+        b = (self.b, str(self.b_memory.data), self.number)
+        if self.a_memory is None:
+            return (b,)
+        own = self.number if self.a_number is None else self.a_number
+        return ((self.a, str(self.a_memory.data), own), b)
 
     @property
     def extents(self) -> tuple[int, int, int]:
@@ -209,7 +229,13 @@ class StagedDotOp(KernelOp):
         if len(shape(self.c)) != 2:
             raise VerifyException(f"adds a product of matrices to {self.c.type}")
         m, n, k = self.extents
-        for view, elements in ((self.a, m * k), (self.b, k * n)):
+        if self.holds_a != (self.a_memory is None):
+            raise VerifyException(f"a of {self.a.type}: a buffer has a memory, a tile in registers none")
+        if self.holds_a and (self.a_number is not None or self.by_registers or shape(self.a) != (m, k)):
+            raise VerifyException(f"a of {self.a.type}: a tile of {m}x{k} in registers, which is of no use")
+        if not self.holds_a and (self.a_number is None) != (_circular(self.a) is _circular(self.b)):
+            raise VerifyException("a has the number of a use where it is of another circular buffer than b")
+        for (view, _, _), elements in zip(self.staged[::-1], (k * n, m * k), strict=False):
             slot_elements = _circular(view).slot_elements(view)
             if slot_elements != elements:
                 raise VerifyException(f"slots of {slot_elements} elements for a tile of {elements}")
@@ -242,5 +268,12 @@ class FinishOp(KernelOp):
 
 
 OPERATIONS = (CircularOp, ProduceOp, BulkLoadOp, ConsumerWaitOp, ConsumerReleaseOp, StagedDotOp, FinishOp)
-# Operations about one use of a circular buffer.
+# Operations about one use of a circular buffer, or (products) one use of each of two.
 NUMBERED = (ProduceOp, ConsumerWaitOp, ConsumerReleaseOp, StagedDotOp)
+
+
+def numbers_of(op: ProduceOp | ConsumerWaitOp | ConsumerReleaseOp | StagedDotOp) -> dict[CircularOp, SSAValue]:
+    """The number of the use of every circular buffer that an operation is about."""
+    if isinstance(op, StagedDotOp):
+        return {_circular(view): number for view, _, number in op.staged}
+    return {_circular(op.state): op.number}

@@ -38,10 +38,14 @@ def _circular(program: Program, op: circular_buffer.CircularOp) -> None:
         program.views[result] = View(array, np.zeros((len(array), array.itemsize), np.bool_))
 
 
-def _slot(program: Program, op: Any, view: SSAValue) -> tuple[Array, int, int, int]:
+def _slot(
+    program: Program, op: Any, view: SSAValue, number_of: SSAValue | None = None
+) -> tuple[Array, int, int, int]:
+    """The state of a circular buffer, its slots, the slot of a use (without `number_of` that of `op`), and its number.
+    """
     circular = view.owner
     assert isinstance(circular, circular_buffer.CircularOp), "verified"
-    slots, number = circular.slots.value.data, program.scalar(op.number)
+    slots, number = circular.slots.value.data, program.scalar(op.number if number_of is None else number_of)
     return program.views[circular.state].array, slots, number % slots, number
 
 
@@ -83,18 +87,22 @@ def _release(program: Program, op: circular_buffer.ConsumerReleaseOp) -> None:
 
 
 def _dot(program: Program, op: circular_buffer.StagedDotOp) -> None:
-    state, slots, slot, number = _slot(program, op, op.a)
-    if state[slot] != number + 1 or state[slots + slot] == number + 1:
-        program.fail(op, f"reads use {number} of a circular buffer, which is not there")
     m, n, k = op.extents
     c = program.values[op.c]
-    a = cast(_tile(program, op, op.a, op.a_memory.data, (m, k), slot), c.dtype, False)
-    b = cast(_tile(program, op, op.b, op.b_memory.data, (k, n), slot), c.dtype, False)
+    factors = [program.values[op.a]] if op.holds_a else []
+    extents = [(k, n)] if op.holds_a else [(m, k), (k, n)]
+    factors += [_tile(program, op, *each, sides) for each, sides in zip(op.staged, extents, strict=True)]
+    a, b = (cast(factor, c.dtype, False) for factor in factors)
     with np.errstate(all="ignore"):
         program.values[op.result] = np.asarray(c + a @ b)
 
 
-def _tile(program: Program, op: Operation, view: SSAValue, memory: str, extents: Sequence[int], slot: int) -> Array:
+def _tile(
+    program: Program, op: Operation, view: SSAValue, memory: str, number_of: SSAValue, extents: Sequence[int]
+) -> Array:
+    state, slots, slot, number = _slot(program, op, view, number_of)
+    if state[slot] != number + 1 or state[slots + slot] == number + 1:
+        program.fail(op, f"reads use {number} of a circular buffer, which is not there")
     form = parse(memory)
     assert isinstance(form, InShared), memory
     places = slot * int(np.prod(extents)) + form.offsets(extents)

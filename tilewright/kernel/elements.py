@@ -248,6 +248,7 @@ ELEMENT: dict[type[Operation], Element] = {
     math.RoundEvenOp: _plain(np.rint),
     math.FmaOp: _float(_fma),
     math.ExpOp: _float(np.exp),
+    math.Exp2Op: _float(np.exp2),
     math.ExpM1Op: _float(np.expm1),
     math.LogOp: _float(np.log),
     math.Log1pOp: _float(np.log1p),

@@ -55,7 +55,7 @@ VIEW_OPERANDS: dict[type[Operation], tuple[int, ...]] = {
     simt.AsyncCopyOp: (0, 2), simt.AtomicOp: (1,),
     simt.LoadMatrixOp: (0,), simt.StoreMatrixOp: (1,), simt.LoadFragmentOp: (0,), simt.StoreFragmentOp: (1,),
     circular_buffer.ProduceOp: (0,), circular_buffer.BulkLoadOp: (0, 1), circular_buffer.ConsumerWaitOp: (0,),
-    circular_buffer.ConsumerReleaseOp: (0,), circular_buffer.StagedDotOp: (0, 1), bulk_stores.BulkStoreOp: (1,),
+    circular_buffer.ConsumerReleaseOp: (0,), bulk_stores.BulkStoreOp: (1,),
     **simt_async.VIEW_OPERANDS,
 }  # fmt: skip
 
@@ -281,7 +281,7 @@ def _verify_views(op: Operation, operands: tuple[SSAValue, ...]) -> None:
     if isinstance(op, LaunchOp):
         return
     expected = VIEW_OPERANDS.get(type(op), ())
-    if isinstance(op, simt_warpgroup.WarpgroupMmaOp):
+    if isinstance(op, simt_warpgroup.WarpgroupMmaOp | circular_buffer.StagedDotOp):
         b = operands.index(op.b, 1)
         expected = (0, b) if isinstance(op.a.type, MemRefType) else (b,)
     for index, operand in enumerate(operands):

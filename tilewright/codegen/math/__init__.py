@@ -24,7 +24,15 @@ from typing import Final
 from llvmlite import ir
 
 from tilewright.codegen.math.error_function import emit_erf
-from tilewright.codegen.math.exponentials import emit_cosh, emit_exp, emit_expm1, emit_sigmoid, emit_sinh, emit_tanh
+from tilewright.codegen.math.exponentials import (
+    emit_cosh,
+    emit_exp,
+    emit_exp2,
+    emit_expm1,
+    emit_sigmoid,
+    emit_sinh,
+    emit_tanh,
+)
 from tilewright.codegen.math.inverse_trigonometric import emit_acos, emit_asin, emit_atan
 from tilewright.codegen.math.logarithms import emit_acosh, emit_asinh, emit_atanh, emit_log, emit_log1p
 from tilewright.codegen.math.normal import emit_normal_cdf, emit_normal_cdf_tanh
@@ -33,6 +41,7 @@ from tilewright.codegen.math.trigonometric import emit_cos, emit_sin, emit_tan
 
 MATH: Final[dict[str, Callable[..., ir.Value]]] = {
     "exp": emit_exp,
+    "exp2": emit_exp2,
     "expm1": emit_expm1,
     "sigmoid": emit_sigmoid,
     "tanh": emit_tanh,

@@ -44,6 +44,7 @@ from tilewright.kernel.passes.gpu.swizzle_blocks import SwizzleBlocksPass
 from tilewright.kernel.passes.gpu.tf32x3 import Tf32x3Pass
 from tilewright.kernel.passes.hopper.multicast import MulticastPass
 from tilewright.kernel.passes.hopper.persistent import PersistentPass
+from tilewright.kernel.passes.hopper.pipeline_chains import PipelineChainsPass
 from tilewright.kernel.passes.hopper.pipeline_tensor_copies import PipelineTensorCopiesPass
 from tilewright.kernel.passes.hopper.pipeline_wgmma import PipelineWgmmaPass
 from tilewright.kernel.passes.hopper.tensor_copies import TensorCopiesPass
@@ -65,6 +66,7 @@ PHASES = (
         PersistentPass(),
         PipelineTensorCopiesPass(),
         PipelineWgmmaPass(),
+        PipelineChainsPass(),
         WarpProductsPass(),  # required
     )),
     Phase(LAYOUTS, "every tile has a layout", without_layout, (

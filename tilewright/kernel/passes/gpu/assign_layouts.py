@@ -49,7 +49,7 @@ from tilewright.kernel.passes.gpu.distribution.layout import (
 from tilewright.kernel.passes.gpu.distribution.matrix import can_transpose, dot_layouts, extents_of
 from tilewright.kernel.passes.gpu.distribution.opaque import matrices_at
 from tilewright.kernel.passes.gpu.distribution.register_tiles import thread_tiles
-from tilewright.kernel.passes.gpu.distribution.warpgroup import result_layout
+from tilewright.kernel.passes.gpu.distribution.warpgroup import held_layout, result_layout
 from tilewright.kernel.passes.gpu.forms import LAYOUTS, form_of
 from tilewright.kernel.passes.gpu.opaque_tiles import store_of, takes_fragments
 from tilewright.kernel.records import fragments_record, record_of
@@ -151,6 +151,9 @@ class _Assignment:
         if self.by_tiles and self.stage_c != "on":
             dots = [op for op in operations(kernel.body) if isinstance(op, tile.DotOp)]
             self.transposed = {(op.intrinsic.data, shape(op.result)) for op in dots if self.leaves_by_rows(op)}
+        for product in operations(kernel.body):  # what is computed before meets it
+            if isinstance(product, circular_buffer.StagedDotOp):
+                self.seen[shape(product.result)] = self.of_staged(product)
         gathers = [op for op in operations(kernel.body) if isinstance(op, tile.GatherOp) and shape(op.result)]
         if gathers and self.asked is None:
             self.facts = AxisAnalysis(kernel)
@@ -390,12 +393,18 @@ class _Assignment:
         if op.align is None and begin_bytes(op) > element_bytes(op.view):
             op.align = IntegerAttr(begin_bytes(op), 64)
 
-    def staged_dot(self, op: circular_buffer.StagedDotOp) -> None:
+    def of_staged(self, op: circular_buffer.StagedDotOp) -> LinearLayout:
+        """The layout of the result of a product of four warps."""
         m, n, _ = op.extents
-        layout = result_layout(record_of(op), (m, n), self.grid, op.by_registers)
+        return result_layout(record_of(op), (m, n), self.grid, op.by_registers)
+
+    def staged_dot(self, op: circular_buffer.StagedDotOp) -> None:
+        m, _, depth = op.extents
+        layout = self.of_staged(op)
+        if op.holds_a:
+            self.convert(op, list(op.operands).index(op.a), held_layout(record_of(op), (m, depth), self.grid))
         self.convert(op, list(op.operands).index(op.c), layout)
         give(op.result, layout)
-        self.seen[shape(op.result)] = layout  # as for other products
         self.staged[shape(op.result)] = layout
 
     def element_wise(self, op: Operation) -> None:

@@ -252,6 +252,8 @@ class _Expansion(Threads):
                 self.copy(op)
             case scf.ForOp():
                 self.loop(op)
+            case scf.YieldOp() if isinstance(op.parent_op(), scf.ForOp):
+                self.add(scf.YieldOp(*map(self.once_each, op.operands)))
             case scf.IfOp():
                 self.branch(op)
             case _:
@@ -643,17 +645,33 @@ class _Expansion(Threads):
     # Control flow
 
     def loop(self, op: scf.ForOp) -> None:
-        block = Block(arg_types=[held(argument.type) for argument in op.body.block.args])
+        """Of registers that hold copies of others, one goes round."""
+        carried = [self.once_each(operand) for operand in op.iter_args]
+        block = Block(arg_types=[INDEX, *(value.type for value in carried)])
         inner = _Expansion(block, {**self.values}, self)
         for old, new in zip(op.body.block.args, block.args, strict=True):
-            inner.values[old] = new
             new.name_hint = old.name_hint
-        operands = [self.values[operand] for operand in op.operands]
+            inner.values[old] = inner.with_copies(new, old.type)
+        low, high, step = (self.values[bound] for bound in (op.lb, op.ub, op.step))
         # Before what is inside: accesses ask what the loop counts.
-        made = scf.ForOp(operands[0], operands[1], operands[2], operands[3:], block)
+        made = scf.ForOp(low, high, step, carried, block)
         inner.block(op.body.block)
         self.add(made)
-        self.values.update(zip(op.results, made.results, strict=True))
+        for old, new in zip(op.results, made.results, strict=True):
+            self.values[old] = self.with_copies(new, old.type)
+
+    def once_each(self, value: SSAValue) -> SSAValue:
+        """What the thread holds of a value, without registers that hold copies of others."""
+        own = self.values[value]
+        return self.picked(own, list(dict.fromkeys(_originals(value)))) if shape(value) else own
+
+    def with_copies(self, value: SSAValue, type_: Attribute) -> SSAValue:
+        """All registers of a tile of `type_` from those that are `once_each`."""
+        if not shape(type_):
+            return value
+        originals = _originals(type_)
+        held_ = list(dict.fromkeys(originals))
+        return self.picked(value, [held_.index(register) for register in originals])
 
     def branch(self, op: scf.IfOp) -> None:
         regions = []
@@ -705,6 +723,16 @@ def _layout(value: SSAValue | Attribute) -> LinearLayout:
         type_ = value.type if isinstance(value, SSAValue) else value
         raise InvalidProgram(f"{type_} has no layout", help="run assign-layouts before distribute")
     return layout
+
+
+def _originals(value: SSAValue | Attribute) -> list[int]:
+    """For each register of a tile the first one of the same thread that holds the same element."""
+    layout = _layout(value)
+    if isinstance(layout, Opaque):
+        return list(range(registers(value)))
+    first: dict[tuple[int, ...], int] = {}
+    places = zip(*(share.registers for share in shares(layout)), strict=True)
+    return [first.setdefault(place, register) for register, place in enumerate(places)]
 
 
 def _same_thread(source: LinearLayout, target: LinearLayout) -> list[int] | None:

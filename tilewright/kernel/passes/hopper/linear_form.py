@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import IntegerAttr
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dataclass import dataclass
-from tilewright.kernel.dialect import INDEX, FuncOp, ProgramIdOp
+from tilewright.kernel.dialect import INDEX, BlockRankOp, FuncOp, ProgramIdOp
 
 
 @dataclass(frozen=True)
@@ -105,9 +105,40 @@ def _most(value: SSAValue) -> int | None:
         while kernel is not None and not isinstance(kernel, FuncOp):
             kernel = kernel.parent_op()
         return None if kernel is None else kernel.extents[owner.axis.value.data] - 1
+    if isinstance(owner, arith.MinSIOp | arith.MinUIOp):
+        if any((low := least(operand)) is None or low < 0 for operand in owner.operands):
+            return None
+        known = [most for operand in owner.operands if (most := largest(linear_form(operand))) is not None]
+        return min(known, default=None)
     if isinstance(owner, arith.DivUIOp | arith.RemUIOp):
         divisor, inside = linear_form(owner.rhs), largest(linear_form(owner.lhs))
         if inside is None or divisor.factors or divisor.constant < 1:
             return None
         return inside // divisor.constant if isinstance(owner, arith.DivUIOp) else min(inside, divisor.constant - 1)
     return None
+
+
+def least(value: SSAValue) -> int | None:
+    """A number below which an index value never is, as far as its operations say so; else None."""
+    owner = value.owner
+    if isinstance(owner, Block):
+        loop = owner.parent_op()
+        return least(loop.lb) if isinstance(loop, scf.ForOp) and value is owner.args[0] else None
+    if isinstance(owner, arith.ConstantOp) and isinstance(owner.value, IntegerAttr):
+        return int(owner.value.value.data)
+    if isinstance(owner, ProgramIdOp | BlockRankOp):
+        return 0
+    known = [least(operand) for operand in owner.operands] if isinstance(owner, _BOUNDED) else []
+    if not known or known[0] is None or known[0] < 0:
+        return None
+    if isinstance(owner, arith.DivUIOp | arith.RemUIOp):  # of numbers that are not negative
+        return 0
+    first, second = known
+    if second is None or second < 0:
+        return None
+    if isinstance(owner, arith.AddiOp):
+        return first + second
+    return first * second if isinstance(owner, arith.MuliOp) else min(first, second)
+
+
+_BOUNDED = (arith.AddiOp, arith.MuliOp, arith.MinSIOp, arith.MinUIOp, arith.DivUIOp, arith.RemUIOp)

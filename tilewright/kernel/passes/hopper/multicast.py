@@ -88,7 +88,8 @@ def _bytes(copy: circular_buffer.BulkLoadOp) -> int:
 def _is_used_alike(ops: list[Operation], axis: int) -> bool:
     """Whether blocks along an axis use all circular buffers at the same numbers, in loops of as many trips."""
     used = [op for op in ops if isinstance(op, circular_buffer.NUMBERED)]
-    numbers = [op.number for op in used] + [op.when for op in used if isinstance(op, circular_buffer.ProduceOp)]
+    numbers = [number for op in used for number in circular_buffer.numbers_of(op).values()]
+    numbers += [op.when for op in used if isinstance(op, circular_buffer.ProduceOp)]
     return _is_same(numbers, axis) and all(_is_reached_alike(op, axis) for op in used)
 
 

@@ -113,7 +113,7 @@ def _go_on(circular: circular_buffer.CircularOp, outer: scf.ForOp) -> None:
     """Uses are numbered on from tile to tile."""
     users = {use.operation for result in circular.results for use in result.uses}
     users = {user for user in users if isinstance(user, circular_buffer.NUMBERED)}
-    (number,) = {user.number for user in users}
+    (number,) = {circular_buffer.numbers_of(user)[circular] for user in users}
     (fill,) = (user for user in users if isinstance(user, circular_buffer.ProduceOp))
     loop = fill.parent_op()
     loops: list[scf.ForOp] = []

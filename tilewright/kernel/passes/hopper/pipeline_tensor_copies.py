@@ -36,10 +36,10 @@ class PipelineTensorCopiesPass(ModulePass):
              scf.for %k { produce %r[%n] { … %k … }  consumer_wait %r[%n]  …  consumer_release %r[%n] }
     After:   %r, %s = tile.circular_buffer 4  produce %r[0]  produce %r[1]  produce %r[2]
              scf.for %k { produce %r[%n + 3] { … %k + 3 steps … }  consumer_wait %r[%n]  …  consumer_release %r[%n] }
-    Legal for circular buffers of one slot that one loop fills, at places that only its counter and values from outside
-    decide; what lies beyond the last trip is not filled. Fewer stages where shared memory, as far as results that go
-    through it leave it, is too small; with fewer than 2 nothing changes. A kernel's attribute `stages` is asked
-    first. Comes after `tensor-copies`.
+    Legal for circular buffers of one slot that one loop fills and reads, at places that only its counter and values
+    from outside decide; what lies beyond the last trip is not filled. All of a kernel get as many slots. Fewer stages
+    where shared memory, as far as results that go through it leave it, is too small; with fewer than 2 nothing changes.
+    A kernel's attribute `stages` is asked first. Comes after `tensor-copies`.
     """
 
     name = "pipeline-tensor-copies"
@@ -53,18 +53,52 @@ class PipelineTensorCopiesPass(ModulePass):
         for kernel in op.body.ops:
             if isinstance(kernel, FuncOp) and not kernel.block:
                 circulars = [op for op in operations(kernel.body) if isinstance(op, circular_buffer.CircularOp)]
-                for circular in circulars:
-                    _deepen(circular, min(stages_of(kernel, self.stages), _fitting(circular, kernel, room)))
+                fills = [fill for each in circulars if (fill := _fill(each)) is not None]
+                for loop in dict.fromkeys(fill.loop for fill in fills):
+                    own = [fill for fill in fills if fill.loop is loop]
+                    _deepen(loop, own, min(stages_of(kernel, self.stages), _fitting(fills, circulars, kernel, room)))
 
 
-def _fitting(circular: circular_buffer.CircularOp, kernel: FuncOp, room: int) -> int:
+@dataclass(frozen=True)
+class _Fill:
+    """What fills a circular buffer in every trip of a loop."""
+
+    circular: circular_buffer.CircularOp
+    loop: scf.ForOp
+    op: circular_buffer.ProduceOp
+    slice: tuple[Operation, ...]  # what computes the number of the use and the places of its boxes
+
+
+def _fill(circular: circular_buffer.CircularOp) -> _Fill | None:
+    """The fill of a circular buffer that can run ahead."""
+    users = [use.operation for each in circular.results for use in each.uses]
+    fills = [user for user in users if isinstance(user, circular_buffer.ProduceOp)]
+    if circular.slots.value.data != 1 or len(fills) != 1:
+        return None
+    (fill,) = fills
+    loop, body = fill.parent_op(), fill.parent
+    products = [user for user in users if isinstance(user, circular_buffer.StagedDotOp)]
+    if not isinstance(loop, scf.ForOp) or body is None or any(product.parent is not body for product in products):
+        return None
+    copies = [copy for copy in fill.body.block.ops if isinstance(copy, circular_buffer.BulkLoadOp)]
+    places = [coordinate for copy in copies for coordinate in copy.coordinates]
+    slice_ = computed([fill.number, *places], body)
+    return None if slice_ is None else _Fill(circular, loop, fill, slice_)
+
+
+def _fitting(fills: Sequence[_Fill], circulars: Sequence[circular_buffer.CircularOp], kernel: FuncOp, room: int) -> int:
     """Slots for which there is room beside the tiles that are stored through shared memory, each in its own."""
     stored = [each for each in operations(kernel.body) if isinstance(each, tile.StoreOp) and not _is_direct(each)]
-    results = sum(prod(shape(each.value)) * element_bytes(each.value) for each in stored)
+    taken = sum(prod(shape(each.value)) * element_bytes(each.value) for each in stored)
     boxes = [each for each in operations(kernel.body) if isinstance(each, BulkStoreOp)]
-    results += sum(each.buffers * each.buffer_elements * element_bytes(each.view) for each in boxes)
-    slot = sum(circular.slot_elements(buffer) * element_bytes(buffer) for buffer in circular.buffers) + STATE_BYTES
-    return max(0, room - results - OTHER_BYTES) // slot
+    taken += sum(each.buffers * each.buffer_elements * element_bytes(each.view) for each in boxes)
+    deeper = [fill.circular for fill in fills]
+    taken += sum(_slot_bytes(each) * each.slots.value.data for each in circulars if each not in deeper)
+    return max(0, room - taken - OTHER_BYTES) // sum(map(_slot_bytes, deeper))
+
+
+def _slot_bytes(circular: circular_buffer.CircularOp) -> int:
+    return STATE_BYTES + sum(circular.slot_elements(each) * element_bytes(each) for each in circular.buffers)
 
 
 def _is_direct(op: tile.StoreOp) -> bool:
@@ -73,40 +107,27 @@ def _is_direct(op: tile.StoreOp) -> bool:
     return aligned and element_bytes(op.view) * 2 == DIRECT_BYTES and tile.strides_of(op)[-1:] == (1,)
 
 
-def _deepen(circular: circular_buffer.CircularOp, stages: int) -> None:
-    fills = [use.operation for use in circular.state.uses if isinstance(use.operation, circular_buffer.ProduceOp)]
-    if stages < 2 or circular.slots.value.data != 1 or len(fills) != 1:
-        return
-    fill = fills[0]
-    loop = fill.parent_op()
-    if not isinstance(loop, scf.ForOp) or fill.parent is not loop.body.block:
-        return
-    copies = [copy for copy in fill.body.block.ops if isinstance(copy, circular_buffer.BulkLoadOp)]
-    places = [coordinate for copy in copies for coordinate in copy.coordinates]
-    slice_ = computed([fill.number, *places], loop.body.block)
-    if slice_ is None:
+def _deepen(loop: scf.ForOp, fills: Sequence[_Fill], stages: int) -> None:
+    if stages < 2:
         return
     for trip in range(stages - 1):
-        _ahead(fill, slice_, loop, loop.lb, trip, loop)
+        for fill in fills:
+            _ahead(fill, loop.lb, trip, loop)
     start = loop.body.block.first_op
     assert start is not None
-    _ahead(fill, slice_, loop, loop.body.block.args[0], stages - 1, start)
-    erase(fill)
-    buffers = [_widened(buffer, stages) for buffer in circular.buffers]
-    wider = circular_buffer.CircularOp(stages, _widened(circular.state, stages), buffers)
-    insert_before(circular, wider)
-    replace_by_values(circular, wider.results)
+    for fill in fills:
+        _ahead(fill, loop.body.block.args[0], stages - 1, start)
+        erase(fill.op)
+        circular = fill.circular
+        buffers = [_widened(buffer, stages) for buffer in circular.buffers]
+        wider = circular_buffer.CircularOp(stages, _widened(circular.state, stages), buffers)
+        insert_before(circular, wider)
+        replace_by_values(circular, wider.results)
 
 
-def _ahead(
-    fill: circular_buffer.ProduceOp,
-    slice_: Sequence[Operation],
-    loop: scf.ForOp,
-    from_: SSAValue,
-    trips: int,
-    place: Operation,
-) -> None:
+def _ahead(fill: _Fill, from_: SSAValue, trips: int, place: Operation) -> None:
     """Before `place`, the fill of the trip that is `trips` after the one with counter `from_`, if there is one."""
+    loop = fill.loop
 
     def add(op: Operation) -> SSAValue:
         insert_before(place, op)
@@ -115,8 +136,8 @@ def _ahead(
     distance = add(arith.MuliOp(loop.step, add(arith.ConstantOp(IntegerAttr(trips, INDEX)))))
     counter = add(arith.AddiOp(from_, distance))
     when = add(tile.CompareOp("lt", counter, loop.ub))
-    values = again(slice_, {loop.body.block.args[0]: counter}, place)
-    made = fill.clone(value_mapper=values)
+    values = again(fill.slice, {loop.body.block.args[0]: counter}, place)
+    made = fill.op.clone(value_mapper=values)
     made.operands[list(made.operands).index(made.when)] = when
     insert_before(place, made)
 

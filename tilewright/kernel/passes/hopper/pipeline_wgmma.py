@@ -66,7 +66,7 @@ def _found(finish: circular_buffer.FinishOp) -> _Trip | None:
     assert last is not None
     fills = [op for op in body.ops if isinstance(op, circular_buffer.ProduceOp)]
     releases = [op for op in body.ops if isinstance(op, circular_buffer.ConsumerReleaseOp)]
-    circular = dot.a.owner
+    circular = dot.b.owner
     assert isinstance(circular, circular_buffer.CircularOp), "verified"
     if len(fills) != 1 or len(releases) != 1 or circular.slots.value.data < 3 or finish.pending.value.data:
         return None

@@ -70,6 +70,9 @@ class TensorCopiesPass(ModulePass):
     tensor; a load without them must be seen not to run over the end of a row. A tile of several dimensions that a
     reshape makes a matrix is a box of as many, as is a load of a box. For machines with the units tma, mbarrier and
     wgmma. Of f32, threads read the fragments of the operand that does not lie along k (`registers`).
+    The first factor need not be loaded in the trip, where it is of 16 bits and the instruction is one of four warps: a
+    tile that is loaded before the loop is brought once, into a circular buffer of its own, which is released behind the
+    loop; any other tile stays in the registers of the threads.
     Where a kernel says how its `warps` are distributed, an instruction of one warp is kept, and one of four is taken
     with these warps if they fit; else it is the widest, with warps distributed so that a thread has 128 sums at most.
     Comes before `assign-layouts`.
@@ -157,9 +160,14 @@ class _Product:
     loop: scf.ForOp | None  # around it; None for a product that is computed once
     intrinsic: str
     warps: tuple[int, int]
-    a: _Tensor
+    a: _Tensor | None  # None: threads hold it
     b: _Tensor
     registers: str  # the operand whose fragments threads read, "" for none
+
+    @property
+    def stays(self) -> bool:
+        """Whether a is loaded before the loop, and brought once."""
+        return self.a is not None and self.a.load.parent is not self.dot.parent
 
 
 def _product(dot: tile.DotOp, kernel: FuncOp, facts: Facts, written: set[SSAValue]) -> _Product | None:
@@ -176,21 +184,25 @@ def _product(dot: tile.DotOp, kernel: FuncOp, facts: Facts, written: set[SSAValu
     elif not isinstance(loop, scf.ForOp) or _numbered(loop) is None:
         return None
     (m, k), (_, n) = shape(dot.a), shape(dot.b)
-    a, b = (_tensor(operand, dot, written) for operand in (dot.a, dot.b))
+    a, b = (_tensor(operand, dot, dot.parent, written) for operand in (dot.a, dot.b))
     given = warps_of(kernel)
-    if given is not None and not is_of_four_warps(record):
+    if b is None or (given is not None and not is_of_four_warps(record)):
         return None
-    registers = None if a is None or b is None else _by_registers(a, b)
-    if a is None or b is None or registers is None:
+    if a is None:
+        if given is None or b.size != TRANSPOSED_BYTES:
+            return None
+        a = None if loop is None else _before(dot, loop, written)
+    registers = "" if a is None else _by_registers(a, b)
+    if registers is None:
         return None
     rows, columns = _turned((m, n), registers)
     asked = None if given is None else _asked(record, rows, columns, _turned(given, registers))
     warps = asked or _warps(rows, columns, WARPS if given is None else given[0] * given[1])
-    if warps is None:
+    if warps is None or (asked is None and (a is None or a.load.parent is not dot.parent)):
         return None
     check_signs(dot)
-    own = 32 // a.size
-    bytes_ = (m * k + k * n) * a.size
+    own = 32 // b.size
+    bytes_ = (m * k * (a is not None) + k * n) * b.size
     odd = any(extent & (extent - 1) for extent in (m, n, k))
     if odd or k < own or bytes_ > facts.shared_bytes:
         return None
@@ -249,8 +261,18 @@ def _warps(m: int, n: int, count: int) -> tuple[int, int] | None:
     return along_m * WARPS, groups // along_m
 
 
-def _tensor(operand: SSAValue, dot: tile.DotOp, written: set[SSAValue]) -> _Tensor | None:
-    made, body = operand.owner, dot.parent
+def _before(dot: tile.DotOp, loop: scf.ForOp, written: set[SSAValue]) -> _Tensor | None:
+    """What a first factor is that is loaded before the loop, where boxes of it can be copied once for all trips."""
+    holder = loop.parent_op()
+    if isinstance(holder, scf.ForOp) and _numbered(holder) is None:
+        return None
+    found = _tensor(dot.a, dot, loop.parent, written)
+    return None if found is None or found.transposed else found
+
+
+def _tensor(operand: SSAValue, dot: tile.DotOp, body: Block | None, written: set[SSAValue]) -> _Tensor | None:
+    """What an operand is of which boxes can be copied where it is loaded, in `body`; else None."""
+    made = operand.owner
     assert body is not None
     reshape = made if isinstance(made, tile.ReshapeOp) else None
     load = made if reshape is None else reshape.value.owner
@@ -262,7 +284,7 @@ def _tensor(operand: SSAValue, dot: tile.DotOp, written: set[SSAValue]) -> _Tens
     if not isinstance(load.view.owner, Block) or load.view.owner.parent_op() is None:
         return None
     places = load.coordinates if isinstance(load, tile.LoadBoxOp) else [load.offset, *load.bounds]
-    if body.args and isinstance(dot.parent_op(), scf.ForOp) and computed([*places], body) is None:
+    if body.args and isinstance(body.parent_op(), scf.ForOp) and computed([*places], body) is None:
         return None
     if isinstance(load, tile.LoadBoxOp):
         return _tensor_of_box(load, reshape, shape(operand))
@@ -387,39 +409,33 @@ def _batches(rest: LinearForm, size: int) -> list[tuple[LinearForm, int, int]] |
 
 
 def _stage(product: _Product, kernel: FuncOp) -> None:
-    dot, loop = product.dot, product.loop
-    type_ = element(dot.a)
-    buffers = [MemRefType(type_, [each.rows * each.columns], memory_space=SHARED) for each in (product.a, product.b)]
-    circular = circular_buffer.CircularOp(1, MemRefType(i64, [2], memory_space=SHARED), buffers)
-    first = kernel.body.block.first_op
-    assert first is not None
-    insert_before(first, circular)
+    dot, loop, a, b = product.dot, product.loop, product.a, product.b
 
     def add(op: Operation) -> SSAValue:
         insert_before(dot, op)
         return op.results[0]
 
-    number = add(arith.ConstantOp(IntegerAttr(0, INDEX))) if loop is None else _number(loop, add)
-    always = add(arith.ConstantOp(IntegerAttr(1, I1)))
-    inside = Block()
-    for tensor, buffer in zip((product.a, product.b), circular.buffers, strict=True):
-        for box in _boxes(tensor, buffer, add):
-            inside.add_op(box)
-    insert_before(
-        dot,
-        circular_buffer.ProduceOp(circular.state, number, always, inside),
-        circular_buffer.ConsumerWaitOp(circular.state, number),
-    )
-    a, b = circular.buffers
-    depth = shape(dot.a)[1]
+    a_number = None
+    if a is None:
+        first, (second,), number, circular = dot.a, *_brought([b], kernel, dot, loop)
+    elif product.stays:
+        assert loop is not None, "of a product in a loop"
+        behind, holder = loop.next_op, loop.parent_op()
+        assert behind is not None, "blocks end with another operation"
+        (first,), a_number, whole = _brought([a], kernel, loop, holder if isinstance(holder, scf.ForOp) else None)
+        insert_before(behind, circular_buffer.ConsumerReleaseOp(whole.state, a_number))
+        (second,), number, circular = _brought([b], kernel, dot, loop)
+    else:
+        (first, second), number, circular = _brought([a, b], kernel, dot, loop)
+    memory, depth = "" if a is None else a.memory, shape(dot.a)[1]
     made = add(
         circular_buffer.StagedDotOp(
-            product.intrinsic, a, product.a.memory, b, product.b.memory, number, depth, dot.c, product.registers
+            product.intrinsic, first, memory, second, b.memory, number, depth, dot.c, product.registers, a_number
         )
     )
     done = circular_buffer.FinishOp(0, made)
     insert_before(dot, done, circular_buffer.ConsumerReleaseOp(circular.state, number))
-    reads = [op for each in (product.a, product.b) for op in (each.reshape, each.load) if op is not None]
+    reads = [op for each in (a, b) if each is not None for op in (each.reshape, each.load) if op is not None]
     replace_by_values(dot, done.results)
     for read in reads:
         erase(read)
@@ -430,6 +446,37 @@ def _stage(product: _Product, kernel: FuncOp) -> None:
             # buffers want.
             known = row_bytes(op, shape(op.value))
             op.align = IntegerAttr(known, 64) if known > element_bytes(op.view) else None
+
+
+def _brought(
+    tensors: Sequence[_Tensor], kernel: FuncOp, place: Operation, loop: scf.ForOp | None
+) -> tuple[Sequence[SSAValue], SSAValue, circular_buffer.CircularOp]:
+    """Copy tiles into a new circular buffer before `place`, in every trip of `loop`, and wait for them.
+
+    Its buffers, the number of the use, and the operation that makes it.
+    """
+    types = [MemRefType(element(each.load.view), [each.rows * each.columns], memory_space=SHARED) for each in tensors]
+    circular = circular_buffer.CircularOp(1, MemRefType(i64, [2], memory_space=SHARED), types)
+    first = kernel.body.block.first_op
+    assert first is not None
+    insert_before(first, circular)
+
+    def add(op: Operation) -> SSAValue:
+        insert_before(place, op)
+        return op.results[0]
+
+    number = add(arith.ConstantOp(IntegerAttr(0, INDEX))) if loop is None else _number(loop, add)
+    always = add(arith.ConstantOp(IntegerAttr(1, I1)))
+    inside = Block()
+    for tensor, buffer in zip(tensors, circular.buffers, strict=True):
+        for box in _boxes(tensor, buffer, add):
+            inside.add_op(box)
+    insert_before(
+        place,
+        circular_buffer.ProduceOp(circular.state, number, always, inside),
+        circular_buffer.ConsumerWaitOp(circular.state, number),
+    )
+    return circular.buffers, number, circular
 
 
 def _boxes(tensor: _Tensor, buffer: SSAValue, add: Add) -> list[circular_buffer.BulkLoadOp]:

@@ -1,8 +1,8 @@
 """What threads do about products of four warps whose operands lie in circular buffers.
 
 Instructions read operands in shared memory themselves. The first one, a of ``d = a * b + c``, they also take from
-registers: then threads read its fragments, those of the next steps of k while the products of earlier ones are under
-way, and every step of k is a group of products of its own.
+registers. Either threads hold it; or they read its fragments, those of the next steps of k while the products of
+earlier ones are under way, and every step of k is a group of products of its own.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def staged_dot(at: Threads, op: circular_buffer.StagedDotOp) -> SSAValue:
         products = _by_registers
     else:
         parts = fragments(layout, canonical(one_fragment(record, 2)))
-        products = _in_memory
+        products = _in_memory if not op.holds_a else _held
     held = {start: at.picked(at.values[op.c], registers) for start, registers in parts.items()}
     held = products(at, op, record, layout, held)
     joined = at.joined(list(held.values()))
@@ -108,6 +108,25 @@ def _in_memory(
             product = WarpgroupMmaOp(
                 op.intrinsic.data, a.view, a.start(row, k), a.matrix, b.view, b.start(column, k), b.matrix, sums
             )
+            held[row, column] = at.add(product).results[0]
+    at.add(WarpgroupCommitOp())
+    return held
+
+
+def _held(
+    at: Threads, op: circular_buffer.StagedDotOp, record: Intrinsic, layout: LinearLayout, held: dict[Corner, SSAValue]
+) -> dict[Corner, SSAValue]:
+    """Products whose first operand threads hold."""
+    own = layout_of(op.a)
+    assert own is not None, "assign-layouts has given it one"
+    a, b = fragments(own, canonical(one_fragment(record, 0))), _InSlot.of(at, op, layout, 1)
+    pieces = {(0, *start): at.picked(at.values[op.a], registers) for start, registers in a.items()}
+    ready = _fenced(at, {**pieces, **held})
+    held = {start: ready[start] for start in held}
+    for k in _steps(op, record):
+        for (row, column), sums in held.items():
+            first, second = ready[0, row, k], b.start(column, k)
+            product = WarpgroupMmaOp(op.intrinsic.data, first, None, None, b.view, second, b.matrix, sums)
             held[row, column] = at.add(product).results[0]
     at.add(WarpgroupCommitOp())
     return held
@@ -166,9 +185,9 @@ class _InSlot:
     @classmethod
     def of(cls, at: Threads, op: circular_buffer.StagedDotOp, layout: LinearLayout, dim: int) -> _InSlot:
         """Of a (`dim` 0) or b: in the slot, at the rows of a or columns of b that are the group's in `layout`."""
-        view, memory, outer = (op.a, op.a_memory, op.extents[0]) if dim == 0 else (op.b, op.b_memory, op.extents[1])
-        operand = operand_of(memory.data, outer, op.extents[2], element_bytes(view), dim)
-        first = _slot(at, op, view)
+        view, memory, number = op.staged[dim - 2]
+        operand = operand_of(memory, op.extents[dim], op.extents[2], element_bytes(view), dim)
+        first = _slot(at, view, number)
         for bit, bases in enumerate(layout.of("warp")[WARPS.bit_length() - 1 :]):
             if not bases[dim]:
                 continue
@@ -195,10 +214,10 @@ class _Fragments:
     ) -> None:
         """Of a (`dim` 0) or b, for the result in `layout`."""
         (m, n, depth), self.turn = op.extents, -1 if dim else 1
-        view, memory, extents = (op.a, op.a_memory, (m, depth)) if dim == 0 else (op.b, op.b_memory, (depth, n))
+        (view, memory, number), extents = op.staged[dim], (depth, n) if dim else (m, depth)
         warps = tuple(1 << sum(base[each] > 0 for base in layout.of("warp")) for each in range(2))
-        places, offsets = fragments_in(record, memory.data, extents, (warps[0], warps[1]), op.by_registers)
-        self.at, self.view, self.first = at, at.values[view], _slot(at, op, view)
+        places, offsets = fragments_in(record, memory, extents, (warps[0], warps[1]), op.by_registers)
+        self.at, self.view, self.first = at, at.values[view], _slot(at, view, number)
         self.registers = fragments_along(record, places, 0, op.by_registers)
         (self.share,) = shares(offsets)
         self.bytes = element_bytes(view)
@@ -222,11 +241,11 @@ class _Fragments:
         return at.joined(pieces)
 
 
-def _slot(at: Threads, op: circular_buffer.StagedDotOp, view: SSAValue) -> SSAValue:
-    """The element of a buffer at which the slot of this use begins."""
+def _slot(at: Threads, view: SSAValue, number: SSAValue) -> SSAValue:
+    """The element of a buffer at which the slot of a use begins."""
     circular = view.owner
     assert isinstance(circular, circular_buffer.CircularOp)
-    slot = at.add(arith.RemUIOp(at.values[op.number], at.number(circular.slots.value.data))).results[0]
+    slot = at.add(arith.RemUIOp(at.values[number], at.number(circular.slots.value.data))).results[0]
     return at.add(arith.MuliOp(slot, at.number(circular.slot_elements(view)))).results[0]
 
 

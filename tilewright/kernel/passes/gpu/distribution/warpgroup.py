@@ -56,6 +56,17 @@ def result_layout(
     return canonical(product(2, one, *groups).fit(extents, (1, 0)))
 
 
+@lru_cache(maxsize=1024)
+def held_layout(record: Intrinsic, extents: tuple[int, int], warps: tuple[int, int]) -> LinearLayout:
+    """The layout of a first factor (M x K) of `extents` that threads hold; `warps` are those along m and n.
+
+    The result is in the layout of `result_layout`.
+    """
+    rows, _ = dims(2)
+    groups = along("warp", warps[0] // WARPS, rows), repeated("warp", warps[1])
+    return canonical(product(2, one_fragment(record, 0), *groups).fit(extents, (1, 0)))
+
+
 def _along_memory(one: LinearLayout) -> LinearLayout:
     """A fragment with rows distributed by `_ROW_BITS`."""
     bases = {name: [(_ROW_BITS.get(row, row), column) for row, column in one.of(name)] for name in INPUTS}

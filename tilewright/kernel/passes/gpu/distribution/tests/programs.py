@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import e, log2
+
 
 def add(elements: int, tile: int) -> str:
     """``y[i] = exp(x[i] + 1)``, the last tile perhaps ragged."""
@@ -201,16 +203,19 @@ def attention(
     block: tuple[int, int],
     warps: tuple[int, int] = (4, 1),
     causal: bool = False,
-    intrinsic: str = "mma_m16n8k16_f16_f32",
+    intrinsic: str = "mma_m16n8k16_{dtype}_f32",
+    dtype: str = "f16",
 ) -> str:
     """``o = softmax(q k^T / sqrt(d)) v`` per head: heads, rows of each, and d; a program has a block of rows of q.
 
     A loop over blocks of rows of k and v carries the sums, and the largest value and the sum of every row; what is
-    summed before a larger value is seen is scaled down. With `causal`, row i sees the rows up to i.
+    summed before a larger value is seen is scaled down. With `causal`, row i sees the rows up to i. `intrinsic` may
+    speak of `{dtype}`, and of `{n}`, the columns of a product.
     """
     (heads, rows, width), (own, step) = sizes, block
-    memory, result = f"memref<{heads * rows * width}xf16>", f"memref<{heads * rows * width}xf32>"
-    q, kt, v = f"tensor<{own}x{width}xf16>", f"tensor<{width}x{step}xf16>", f"tensor<{step}x{width}xf16>"
+    first, second = (intrinsic.format(n=n, dtype=dtype) for n in (step, width))
+    memory, result = f"memref<{heads * rows * width}x{dtype}>", f"memref<{heads * rows * width}xf32>"
+    q, kt, v = f"tensor<{own}x{width}x{dtype}>", f"tensor<{width}x{step}x{dtype}>", f"tensor<{step}x{width}x{dtype}>"
     s, o, r = f"tensor<{own}x{step}xf32>", f"tensor<{own}x{width}xf32>", f"tensor<{own}x1xf32>"
     count, seen = f"tensor<{own}x{step}xi64>", f"tensor<{own}x{step}xi1>"
     last, mask = ("%rows", "%inside")
@@ -260,7 +265,7 @@ tile.func @k(%q: {memory}, %k: {memory}, %v: {memory}, %o: {result}) grid [{head
     %right = arith.subi %rows, %j : index
     %ks = tile.load %k[%there] bounds(%width, %right) strides [1, {width}] align 16 : {memory} -> {kt}
     %vs = tile.load %v[%there] bounds(%right, %width) strides [{width}, 1] align 16 : {memory} -> {v}
-    %dots = tile.dot "{intrinsic}" %qs, %ks, %none unsigned "" : {q}, {kt}, {s}
+    %dots = tile.dot "{first}" %qs, %ks, %none unsigned "" : {q}, {kt}, {s}
     %scaled = arith.mulf %dots, %scale : {s}
     %across = tile.iota 1 : {count}
     %jn = tile.cast %j : index -> i64
@@ -283,13 +288,125 @@ tile.func @k(%q: {memory}, %k: {memory}, %v: {memory}, %o: {result}) grid [{head
     %total = arith.addf %part, %kept : {r}
     %shrinks = tile.broadcast %shrink : {r} -> {o}
     %rescaled = arith.mulf %acc, %shrinks : {o}
-    %es = tile.cast %e : {s} -> tensor<{own}x{step}xf16>
-    %sum = tile.dot "{intrinsic}" %es, %vs, %rescaled unsigned "" : tensor<{own}x{step}xf16>, {v}, {o}
+    %es = tile.cast %e : {s} -> tensor<{own}x{step}x{dtype}>
+    %sum = tile.dot "{second}" %es, %vs, %rescaled unsigned "" : tensor<{own}x{step}x{dtype}>, {v}, {o}
     scf.yield %sum, %max, %total : {o}, {r}, {r}
   }}
   %divisors = tile.broadcast %totals : {r} -> {o}
   %mean = arith.divf %sums, %divisors : {o}
   tile.store %mean, %o[%place] bounds(%left, %width) strides [{width}, 1] align 16 : {o}, {result}
+  tile.return
+}}
+"""
+
+
+def attention_by_powers_of_two(
+    sizes: tuple[int, int, int],
+    block: tuple[int, int],
+    warps: tuple[int, int],
+    causal: bool,
+    intrinsic: str,
+    dtype: str = "f16",
+    result: str = "f32",
+) -> str:
+    """As `attention`, with less work for each weight: ``2^(x s - max s)`` is a multiply-add and a power of two.
+
+    Only blocks where a row does not see all columns are masked. The result is in `result`.
+    """
+    (heads, rows, width), (own, step) = sizes, block
+    scale = width**-0.5 * log2(e)
+    first, second = (intrinsic.format(n=n, dtype=dtype) for n in (step, width))
+    memory, out = f"memref<{heads * rows * width}x{dtype}>", f"memref<{heads * rows * width}x{result}>"
+    q, kt, v = f"tensor<{own}x{width}x{dtype}>", f"tensor<{width}x{step}x{dtype}>", f"tensor<{step}x{width}x{dtype}>"
+    s, o, r = f"tensor<{own}x{step}xf32>", f"tensor<{own}x{width}xf32>", f"tensor<{own}x1xf32>"
+    count, seen = f"tensor<{own}x{step}xi64>", f"tensor<{own}x{step}xi1>"
+    above, shown, below = "", "%rows", ""
+    if causal:
+        above = "%next = arith.addi %i, %own : index\n  %end = arith.minsi %next, %rows : index"
+        shown = "%i"
+        below = f"""\
+      %down = tile.iota 0 : {count}
+      %first = tile.cast %i : index -> i64
+      %firsts = tile.broadcast %first : i64 -> {count}
+      %row = arith.addi %down, %firsts : {count}
+      %past = tile.compare "le" %column, %row : {count} -> {seen}
+      %below = arith.andi %inside, %past : {seen}
+"""
+    narrow = "" if result == "f32" else f"%narrow = tile.cast %mean : {o} -> tensor<{own}x{width}x{result}>"
+    made, kind = ("%narrow", f"tensor<{own}x{width}x{result}>") if narrow else ("%mean", o)
+    return f"""\
+tile.func @k(%q: {memory}, %k: {memory}, %v: {memory}, %o: {out}) grid [{heads}, {-(-rows // own)}]
+    attributes {{warps = array<i64: {warps[0]}, {warps[1]}>}} {{
+  %head = tile.program_id 0
+  %p = tile.program_id 1
+  %own = arith.constant {own} : index
+  %step = arith.constant {step} : index
+  %rows = arith.constant {rows} : index
+  %width = arith.constant {width} : index
+  %size = arith.constant {rows * width} : index
+  %low = arith.constant 0 : index
+  %start = arith.muli %head, %size : index
+  %i = arith.muli %p, %own : index
+  %left = arith.subi %rows, %i : index
+  %ahead = arith.muli %i, %width : index
+  %place = arith.addi %start, %ahead : index
+  %qs = tile.load %q[%place] bounds(%left, %width) strides [{width}, 1] align 16 : {memory} -> {q}
+  %none = arith.constant dense<0.0> : {s}
+  %zero = arith.constant dense<0.0> : {o}
+  %nothing = arith.constant dense<0.0> : {r}
+  %least = arith.constant dense<-1.0e30> : {r}
+  %scale = arith.constant dense<{scale!r}> : {s}
+  %less = arith.constant dense<{-scale!r}> : {r}
+  %hidden = arith.constant dense<-1.0e30> : {s}
+  {above}
+  %sums, %largest, %totals = scf.for %j = %low to {"%end" if causal else "%rows"} step %step
+      iter_args(%acc = %zero, %m = %least, %l = %nothing) -> ({o}, {r}, {r}) {{
+    %jw = arith.muli %j, %width : index
+    %there = arith.addi %start, %jw : index
+    %right = arith.subi %rows, %j : index
+    %ks = tile.load %k[%there] bounds(%width, %right) strides [1, {width}] align 16 : {memory} -> {kt}
+    %vs = tile.load %v[%there] bounds(%right, %width) strides [{width}, 1] align 16 : {memory} -> {v}
+    %dots = tile.dot "{first}" %qs, %ks, %none unsigned "" : {q}, {kt}, {s}
+    %last = arith.addi %j, %step : index
+    %partly = tile.compare "gt" %last, {shown} : index -> i1
+    %x = scf.if %partly -> ({s}) {{
+      %across = tile.iota 1 : {count}
+      %jn = tile.cast %j : index -> i64
+      %js = tile.broadcast %jn : i64 -> {count}
+      %column = arith.addi %across, %js : {count}
+      %bound = tile.cast %rows : index -> i64
+      %bounds = tile.broadcast %bound : i64 -> {count}
+      %inside = tile.compare "lt" %column, %bounds : {count} -> {seen}
+{below}\
+      %masked = tile.select {"%below" if causal else "%inside"}, %dots, %hidden : {seen}, {s}
+      scf.yield %masked : {s}
+    }} else {{
+      scf.yield %dots : {s}
+    }}
+    %top = tile.reduce "max" %x, 1 : {s} -> {r}
+    %max = arith.maximumf %top, %m : {r}
+    %lowered = arith.mulf %max, %less : {r}
+    %lows = tile.broadcast %lowered : {r} -> {s}
+    %d = math.fma %x, %scale, %lows : {s}
+    %e = math.exp2 %d : {s}
+    %gone = arith.subf %max, %m : {r}
+    %fewer = arith.mulf %gone, %less : {r}
+    %shrink = math.exp2 %fewer : {r}
+    %part = tile.reduce "sum" %e, 1 : {s} -> {r}
+    %kept = arith.mulf %shrink, %l : {r}
+    %total = arith.addf %part, %kept : {r}
+    %shrinks = tile.broadcast %shrink : {r} -> {o}
+    %rescaled = arith.mulf %acc, %shrinks : {o}
+    %es = tile.cast %e : {s} -> tensor<{own}x{step}x{dtype}>
+    %sum = tile.dot "{second}" %es, %vs, %rescaled unsigned "" : tensor<{own}x{step}x{dtype}>, {v}, {o}
+    scf.yield %sum, %max, %total : {o}, {r}, {r}
+  }}
+  %one = arith.constant dense<1.0> : {r}
+  %inverse = arith.divf %one, %totals : {r}
+  %inverses = tile.broadcast %inverse : {r} -> {o}
+  %mean = arith.mulf %sums, %inverses : {o}
+  {narrow}
+  tile.store {made}, %o[%place] bounds(%left, %width) strides [{width}, 1] align 16 : {kind}, {out}
   tile.return
 }}
 """
