@@ -49,7 +49,7 @@ ret;
 
 
 def execute(body: str, *args: Any, threads: int = 32, blocks: int = 1, shared: int = 0, **options: Any) -> Result:
-    """Runs a body in one row of threads, which acquires tensor maps first: they lie in memory, and the host wrote them."""
+    """Runs a body in one row of threads. Tensor maps are in memory that the host wrote: the body acquires them."""
     maps = [number for number, argument in enumerate(args[:2]) if isinstance(argument, TensorMap)]
     acquire = "".join(f"fence.proxy.tensormap::generic.acquire.sys [%rd{number}], 128;\n" for number in maps)
     text = kernel(acquire + body, max(2, len(args)), options.pop("target", "sm_80"), options.pop("before", ""))
