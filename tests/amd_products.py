@@ -9,8 +9,6 @@ scalar ones that are go to lanes of a vector register.
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
 import sys
 from collections import Counter
@@ -20,14 +18,9 @@ from typing import Any
 
 from xdsl.dialects.builtin import ModuleOp
 
+from tests import gpu_programs
 from tilewright.codegen.amdgpu.pipeline import AmdCode, generate
-from tilewright.compiler import gpu
 from tilewright.compiler.plan import make_plan
-from tilewright.compiler.program import Placement
-from tilewright.expr.graph import GraphBuilder
-from tilewright.expr.ops import linalg
-from tilewright.machine.description import Gpu
-from tilewright.machine.registry import resolve
 from tilewright.options import Options
 
 MACHINES = ("gfx1100", "gfx1201", "gfx942")
@@ -56,18 +49,9 @@ PRODUCTS = tuple(Product(*each) for each in product(MACHINES, TYPES, BY_COLUMNS,
 
 def distributed(each: Product) -> ModuleOp:
     """The program of a product as `compile` makes it, in distributed form."""
-    (m, n, k), b = each.size, GraphBuilder()
-    turned_a, turned_b = ("a" in each.by_columns, "b" in each.by_columns)
-    x = b.input("x", (k, m) if turned_a else (m, k), each.dtype)
-    w = b.input("w", (n, k) if turned_b else (k, n), each.dtype)
-    wide: Any = {"accumulate": "i32", "out_dtype": "i32"} if each.dtype == "i8" else {}
-    graph = b.finish([linalg.matmul(x, w, transpose_a=turned_a, transpose_b=turned_b, **wide)])
-    machine = resolve(each.machine)
-    assert isinstance(machine, Gpu)
-    plan = make_plan(graph, machine, 1)
-    program = gpu.tile_program(plan, Placement(plan), machine)
-    gpu.distribute(program, Options())
-    return program
+    graph = gpu_programs.product(each.dtype, each.by_columns, each.size)
+    machine = gpu_programs.machine_of(each.machine)
+    return gpu_programs.distributed(make_plan(graph, machine, 1), machine, Options())
 
 
 def row(name: str, code: AmdCode) -> dict[str, Any]:
@@ -84,26 +68,21 @@ def row(name: str, code: AmdCode) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.amd_products", description=__doc__.split("\n\n")[0])
-    parser.add_argument("pattern", nargs="?", default="", help="only products in whose names this is found")
-    parser.add_argument("--json", action="store_true", help="a line of JSON for each")
-    options = parser.parse_args()
+    options = gpu_programs.parser_of("amd_products", __doc__).parse_args()
     chosen = [each for each in PRODUCTS if re.search(options.pattern, str(each))]
     spilled = []
     for each in chosen:
         found = row(str(each), generate(distributed(each)))
         if found["vector_spills"] or found["private_bytes"]:
             spilled.append(str(each))
-        print(
-            json.dumps(found) if options.json else
+        gpu_programs.show(
+            found,
             f"{found['product']:32} {found['vector_registers']:4} vector and {found['scalar_registers']:4} scalar "
             f"registers, spilled {found['vector_spills']:3} and {found['scalar_spills']:3}, {found['instructions']:5} "
             f"instructions: {found['matrix']:3} matrix, {found['memory']:4} memory, {found['barriers']:2} barriers",
-            flush=True,
-        )  # fmt: skip
-    if not options.json:
-        print(f"{len(spilled)} of {len(chosen)} spill vector registers{': ' if spilled else ''}{', '.join(spilled)}")
-    return int(bool(spilled))
+            options.json,
+        )
+    return gpu_programs.end(spilled, len(chosen), "spill vector registers", options.json)
 
 
 if __name__ == "__main__":

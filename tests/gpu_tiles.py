@@ -11,8 +11,6 @@ has more conflicts than the deduction's, or is predicted to take longer.
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -27,16 +25,14 @@ from xdsl.dialects.builtin import MemRefType, ModuleOp
 from xdsl.ir import Attribute
 
 from bench.gpu.cases import CASES
+from tests import gpu_programs
 from tests.amd_products import PRODUCTS
 from tilewright.codegen.amdgpu import pipeline as amd
 from tilewright.codegen.nvptx import pipeline as nvidia
 from tilewright.codegen.nvptx import ptxas
-from tilewright.compiler import gpu
-from tilewright.compiler.plan import Plan, make_plan
+from tilewright.compiler.plan import make_plan
 from tilewright.compiler.planning import ChooseProduct
-from tilewright.compiler.program import Placement
-from tilewright.expr.graph import Graph, GraphBuilder
-from tilewright.expr.ops import linalg
+from tilewright.expr.graph import Graph
 from tilewright.instruction.block_tiles import Candidate, Ranking
 from tilewright.kernel.dialect import FuncOp
 from tilewright.kernel.elements import Array, dtype_of
@@ -44,7 +40,6 @@ from tilewright.kernel.interpreter import run_kernel
 from tilewright.kernel.simt_memory import Access, BlockMemory, Place
 from tilewright.layouts.access import WIDEST_BITS, wavefronts
 from tilewright.machine.description import Gpu
-from tilewright.machine.registry import resolve
 from tilewright.machine.targets import AMD
 from tilewright.operator.rules.gpu_product import BlockShape
 from tilewright.options import Options
@@ -73,8 +68,9 @@ class Subject:
 def subjects() -> Iterator[Subject]:
     """All that the command knows."""
     for each in PRODUCTS:
-        graph = product(each.dtype, each.by_columns, each.size)
-        yield Subject(str(each), _gpu(each.machine), graph, Options(), each.dtype, each.by_columns, each.size)
+        graph = gpu_programs.product(each.dtype, each.by_columns, each.size)
+        machine = gpu_programs.machine_of(each.machine)
+        yield Subject(str(each), machine, graph, Options(), each.dtype, each.by_columns, each.size)
     for name in BENCH:
         for case in CASES:
             if case.family in FAMILIES:
@@ -84,17 +80,7 @@ def subjects() -> Iterator[Subject]:
                 size = tuple(int(plain[number]) for number in (1, 2, 3)) if plain else ()
                 dtype = {"s8": "i8"}.get(case.dtype, case.dtype)
                 title = f"{name} {case.family} {case.name} {case.dtype}"
-                yield Subject(title, _gpu(name), case.graph(), options, dtype, order, size)
-
-
-def product(dtype: str, by_columns: str, size: tuple[int, ...]) -> Graph:
-    """One product; `by_columns` names the operands whose columns lie together in memory."""
-    (m, n, k), b = size, GraphBuilder()
-    turned_a, turned_b = "a" in by_columns, "b" in by_columns
-    x = b.input("x", (k, m) if turned_a else (m, k), dtype)
-    w = b.input("w", (n, k) if turned_b else (k, n), dtype)
-    wide: Any = {"accumulate": "i32", "out_dtype": "i32"} if dtype == "i8" else {}
-    return b.finish([linalg.matmul(x, w, transpose_a=turned_a, transpose_b=turned_b, **wide)])
+                yield Subject(title, gpu_programs.machine_of(name), case.graph(), options, dtype, order, size)
 
 
 def rows(subject: Subject, conflicts: bool) -> Iterator[dict[str, Any]]:
@@ -124,7 +110,7 @@ def _row(subject: Subject, by: str, choose: Choose, conflicts: bool) -> dict[str
     }  # fmt: skip
     if not taken:
         return found
-    found |= _resources(_distributed(plan, subject), subject.machine)
+    found |= _resources(gpu_programs.distributed(plan, subject.machine, subject.options), subject.machine)
     if conflicts and subject.size:
         found["conflicts"] = bank_conflicts(subject, taken[0])
     return found
@@ -140,12 +126,6 @@ def _taken(seen: list[tuple[str, Ranking]], node: str, made: dict[str, Any]) -> 
 
     rankings = [ranking for name, ranking in seen if name == node]
     return next((each for ranking in reversed(rankings) for each in ranking.candidates if same(each.shape)), None)
-
-
-def _distributed(plan: Plan, subject: Subject) -> ModuleOp:
-    program = gpu.tile_program(plan, Placement(plan), subject.machine)
-    gpu.distribute(program, subject.options)
-    return program
 
 
 def _resources(program: ModuleOp, machine: Gpu) -> dict[str, int]:
@@ -173,11 +153,10 @@ def bank_conflicts(subject: Subject, tile: Candidate) -> int:
     shape = replace(tile.shape, splits=1)
     sides = shape.m, shape.n, TILES * shape.k
     size = tuple(side - (-whole) % 8 for side, whole in zip(sides, subject.size, strict=True))
-    graph = product(subject.dtype, subject.by_columns, size)
+    graph = gpu_programs.product(subject.dtype, subject.by_columns, size)
     choose = ChooseProduct(tile=lambda ranking, node: replace(tile, shape=shape))
-    small = replace(subject, graph=graph)
     plan = make_plan(graph, subject.machine, 1, subject.options, choose)
-    program = _distributed(plan, small)
+    program = gpu_programs.distributed(plan, subject.machine, subject.options)
     total = 0
     for kernel in program.body.block.ops:
         if isinstance(kernel, FuncOp):
@@ -231,12 +210,6 @@ def _together(own: Array, wide: int, size: int) -> bool:
     return bool((parts == parts[:, :1] + size * np.arange(wide)).all() and not (parts[:, 0] % (wide * size)).any())
 
 
-def _gpu(name: str) -> Gpu:
-    machine = resolve(name)
-    assert isinstance(machine, Gpu)
-    return machine
-
-
 def worse(chosen: dict[str, Any], deduced: dict[str, Any]) -> list[str]:
     """What the chosen tile has more of than it may."""
     found = ["spills" for name in ("spills", "stack_bytes") if chosen[name] > deduced[name]][:1]
@@ -245,10 +218,8 @@ def worse(chosen: dict[str, Any], deduced: dict[str, Any]) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.gpu_tiles", description=__doc__.split("\n\n")[0])
-    parser.add_argument("pattern", nargs="?", default="", help="only products in whose names this is found")
+    parser = gpu_programs.parser_of("gpu_tiles", __doc__)
     parser.add_argument("--conflicts", action="store_true", help="count bank conflicts of plain products")
-    parser.add_argument("--json", action="store_true", help="a line of JSON for each")
     options = parser.parse_args()
     failed, count = [], 0
     for subject in subjects():
@@ -260,16 +231,14 @@ def main() -> int:
             failed.append(f"{subject.name} ({', '.join(more)})")
         for each in found:
             conflicts = f", {each['conflicts']} conflicts" if "conflicts" in each else ""
-            print(
-                json.dumps(each) if options.json else
+            gpu_programs.show(
+                each,
                 f"{each['product']:36} {each['by']:7} {'; '.join(each['tiles'])}: {each['cycles']} cycles, "
                 f"registers {each['registers']} (about {each['estimate']}), spilled {each['spills']} and "
                 f"{each['scalar_spills']}, {each['shared_bytes']} bytes shared{conflicts}",
-                flush=True,
-            )  # fmt: skip
-    if not options.json:
-        print(f"{len(failed)} of {count} are worse than the deduction's{': ' if failed else ''}{'; '.join(failed)}")
-    return int(bool(failed))
+                options.json,
+            )
+    return gpu_programs.end(failed, count, "are worse than the deduction's", options.json)
 
 
 if __name__ == "__main__":

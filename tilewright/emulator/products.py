@@ -3,7 +3,8 @@
 Floats: the products of a block of K and the accumulator are aligned to the largest exponent among them, cut to a fixed
 number of fraction bits, added exactly, and the sum is cut to f32 (to nearest for an f16 result). Width of the block and
 fraction bits depend on the generation: Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores",
-2021, for sm_70 to sm_80; Li et al., "FTTN", 2024, for sm_90, which agrees with an H200 in every bit that a test has.
+2021, for sm_70 to sm_80; Li et al., "FTTN", 2024, for sm_90, which agrees with an H200 in every bit that a test has;
+Xie et al., "MMA-Sim", 2025 (arXiv 2511.10909), for 8-bit floats and sm_100.
 f64 is a chain of fused multiply-adds along K; integers are exact and wrap, or saturate with `.satfinite`.
 """
 
@@ -22,7 +23,7 @@ class Unit:
 
     `bits16` products of f16 or bf16 are added at once, `bits32` of tf32, twice `bits16` of 8-bit floats; the blocks of
     a longer K follow each other. Terms keep `fraction` bits behind the leading bit of the largest one, those of 8-bit
-    floats `fraction8`; f32 has 23.
+    floats `fraction8`, of whose sum a result of f32 keeps `kept8` behind the leading bit of its own; f32 has 23.
     Where `unpacks8`, `mma` of 8-bit floats is assembled to conversions and products of f16 (`multiply_unpacked`).
     """
 
@@ -30,12 +31,14 @@ class Unit:
     bits32: int
     fraction: int
     fraction8: int = 13
+    kept8: int = 13
     unpacks8: bool = False
 
 
+_F32_BITS = 23  # of a fraction
 UNITS = {
     70: Unit(4, 4, 23), 75: Unit(4, 4, 24), 80: Unit(8, 4, 24), 90: Unit(16, 8, 25, unpacks8=True),
-    100: Unit(16, 8, 25),
+    100: Unit(16, 8, 25, fraction8=25, kept8=_F32_BITS),
 }  # fmt: skip
 _LEAST_EXPONENT = {"f16": -14, "bf16": -126, "tf32": -126, "e4m3": -6, "e5m2": -14}
 
@@ -107,19 +110,19 @@ def multiply(
             c = fma_f64(a[:, :, k, None], b[:, None, k, :], c)
         return c
     width = unit.bits32 if "tf32" in kinds else unit.bits16
-    fraction = unit.fraction
+    fraction, kept = unit.fraction, _F32_BITS
     if kinds[0] in ("e4m3", "e5m2"):
-        width, fraction = 2 * unit.bits16, unit.fraction8
+        width, fraction, kept = 2 * unit.bits16, unit.fraction8, unit.kept8
     limit = 2.0**fraction
     whole = _largest_whole(a) * _largest_whole(b) < limit
     for start in range(0, a.shape[2], width):
         part = slice(start, start + width)
         left, right = a[:, :, part], b[:, part]
         if whole and _largest_whole(c) < limit and not np.signbit(c[c == 0]).any():
-            c = _narrow(c + left @ right, result)  # alignment cuts nothing of whole numbers below the limit
+            c = _narrow(c + left @ right, result, kept)  # alignment cuts nothing of whole numbers below the limit
             continue
         exponents = _exponents(left, _LEAST_EXPONENT[kinds[0]]), _exponents(right, _LEAST_EXPONENT[kinds[1]])
-        c = block_sum(left, right, c, exponents, fraction, result)
+        c = block_sum(left, right, c, exponents, fraction, result, kept)
     return c
 
 
@@ -148,7 +151,9 @@ def _exponents(values: Array, least: int) -> Array:
     return np.where(values == 0, np.int32(-100_000), np.maximum(exponents, least))
 
 
-def block_sum(a: Array, b: Array, c: Array, exponents_of: tuple[Array, Array], fraction: int, result: str) -> Array:
+def block_sum(
+    a: Array, b: Array, c: Array, exponents_of: tuple[Array, Array], fraction: int, result: str, kept: int = _F32_BITS
+) -> Array:
     """``c + a @ b`` as a matrix unit adds one block of K: all products and the addend at once.
 
     1. Products are exact. The exponent of a product is the sum of those of its factors (`exponents_of`), so that its
@@ -156,7 +161,8 @@ def block_sum(a: Array, b: Array, c: Array, exponents_of: tuple[Array, Array], f
     2. All terms, c among them, are aligned to the largest exponent of any, and cut to `fraction` bits behind its
        leading bit: toward zero, each by itself. A term that is smaller than the last of these bits is lost.
     3. The terms are added exactly.
-    4. The sum is normalised and rounded: toward zero for a result of f32, to nearest for one of f16.
+    4. The sum is normalised and rounded: toward zero for a result of f32, to `kept` bits behind its leading bit, to
+       nearest for one of f16.
 
     Where a sum of f32 passes through many blocks, its error has the sign of the sum and grows with their number.
     Where a term is infinite or NaN, the result is that of plain addition.
@@ -172,12 +178,15 @@ def block_sum(a: Array, b: Array, c: Array, exponents_of: tuple[Array, Array], f
     if not np.isfinite(found).all() or not np.isfinite(c).all():
         plain = terms.sum(axis=-1) + c
         found = np.where(np.isfinite(plain) & np.isfinite(found), found, plain)
-    return _narrow(found, result)
+    return _narrow(found, result, kept)
 
 
-def _narrow(values: Array, result: str) -> Array:
-    """What a result of f16 or f32 keeps of sums."""
-    return (to_f16(values) if result == "f16" else to_f32(values, "rz")).astype(np.float64)
+def _narrow(values: Array, result: str, kept: int) -> Array:
+    """What a result of f16, or one of f32 with `kept` bits of a fraction, keeps of sums."""
+    if result == "f16":
+        return to_f16(values).astype(np.float64)
+    cut = to_f32(values, "rz").view(np.uint32) & np.uint32(-(1 << (_F32_BITS - kept)) & 0xFFFFFFFF)
+    return cut.view(np.float32).astype(np.float64)
 
 
 def _integers(a: Array, b: Array, c: Array, saturate: bool, bits: str) -> Array:

@@ -179,6 +179,11 @@ def _check_launch(
         )
     if any(extent % part for extent, part in zip(grid, cluster, strict=True)):
         raise InvalidArgument(f"grid {grid} in clusters of {cluster}", where="launch", help="whole clusters")
+    blocks = linked.entry.limits.get("reqnctapercluster")
+    if blocks and (*blocks, 1, 1)[:3] != cluster:
+        raise InvalidArgument(
+            f"clusters of {cluster} blocks", where="launch", help=f"the kernel requires {(*blocks, 1, 1)[:3]}"
+        )
     total = linked.static_bytes + shared_bytes
     if total > _MOST_SHARED_BYTES:
         raise InvalidArgument(f"{total} bytes of shared memory", where="launch", help=f"at most {_MOST_SHARED_BYTES}")

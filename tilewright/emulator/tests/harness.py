@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import emulator
-from tilewright.emulator import Result, parse
+from tilewright.emulator import Result, TensorMap, parse
 
 STORED = Path(__file__).parent / "ptx"
 
@@ -49,8 +49,10 @@ ret;
 
 
 def execute(body: str, *args: Any, threads: int = 32, blocks: int = 1, shared: int = 0, **options: Any) -> Result:
-    """Runs a body in one row of threads."""
-    text = kernel(body, max(2, len(args)), options.pop("target", "sm_80"), options.pop("before", ""))
+    """Runs a body in one row of threads. Tensor maps are in memory that the host wrote: the body acquires them."""
+    maps = [number for number, argument in enumerate(args[:2]) if isinstance(argument, TensorMap)]
+    acquire = "".join(f"fence.proxy.tensormap::generic.acquire.sys [%rd{number}], 128;\n" for number in maps)
+    text = kernel(acquire + body, max(2, len(args)), options.pop("target", "sm_80"), options.pop("before", ""))
     return emulator.run(parse(text), "k", (blocks, 1, 1), (threads, 1, 1), list(args), shared, **options)
 
 

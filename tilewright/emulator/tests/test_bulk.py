@@ -13,6 +13,8 @@ START = """mov.u32 %r10, 2048; mov.u32 %r11, 0; setp.eq.u32 %p1, %r0, 0;
 @%p1 mbarrier.init.shared::cta.b64 [%r10], 1; bar.sync 0;
 """
 WAIT = "W: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r10], 0; @!%p2 bra W;"
+# Addresses of a variable say in which block of a cluster it is; plain offsets do not, on hardware.
+MEMORY = ".extern .shared .align 128 .b8 memory[];"
 FLAT = """@%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r10], 256;
 @%p1 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r11], [%rd0], 256, [%r10];
 """
@@ -86,14 +88,14 @@ def test_maps_that_hardware_refuses() -> None:
 
 
 def test_blocks_of_a_cluster_read_each_other() -> None:
-    body = """mov.u32 %r1, %cluster_ctarank; shl.b32 %r2, %r0, 2; mad.lo.u32 %r3, %r1, 100, %r0;
-    st.shared.u32 [%r2], %r3;
+    body = """mov.u32 %r1, %cluster_ctarank; mov.u32 %r2, memory; mad.lo.u32 %r2, %r0, 4, %r2;
+    mad.lo.u32 %r3, %r1, 100, %r0; st.shared.u32 [%r2], %r3;
     barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned; xor.b32 %r4, %r1, 1;
     mapa.shared::cluster.u32 %r5, %r2, %r4; ld.shared::cluster.u32 %r6, [%r5]; mov.u32 %r7, %ctaid.x;
     mad.lo.u32 %r8, %r7, 32, %r0; mul.wide.u32 %rd5, %r8, 4; add.s64 %rd5, %rd1, %rd5; st.global.u32 [%rd5], %r6;
     barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"""
     out = np.zeros(4 * 32, np.uint32)
-    text = kernel(body, target="sm_90a")
+    text = kernel(body, target="sm_90a", before=MEMORY)
     result = emulator.run(parse(text), "k", (4, 1, 1), (32, 1, 1), [out, out], 128, cluster=(2, 1, 1))
     assert not result.diagnostics
     assert (out.reshape(2, 2, 32) == np.arange(32) + np.array([100, 0])[:, None]).all()
@@ -114,16 +116,16 @@ def test_a_cluster_does_not_wait_for_threads_that_have_exited(first: str) -> Non
 
 
 def test_a_multicast_reaches_every_block() -> None:
-    body = """mov.u32 %r10, 2048; mov.u32 %r11, 0; setp.eq.u32 %p1, %r0, 0; mov.u32 %r1, %cluster_ctarank;
+    body = """mov.u32 %r11, memory; add.u32 %r10, %r11, 2048; setp.eq.u32 %p1, %r0, 0; mov.u32 %r1, %cluster_ctarank;
     @%p1 mbarrier.init.shared::cta.b64 [%r10], 1; @%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r10], 128;
     barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned; setp.eq.and.u32 %p3, %r1, 0, %p1; mov.u16 %h1, 3;
     @%p3 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster
     [%r11], [%rd0], 128, [%r10], %h1;
-    W: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r10], 0; @!%p2 bra W; shl.b32 %r2, %r0, 2;
-    ld.shared.u32 %r3, [%r2];
+    W: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r10], 0; @!%p2 bra W;
+    mad.lo.u32 %r2, %r0, 4, %r11; ld.shared.u32 %r3, [%r2];
     mad.lo.u32 %r8, %r1, 32, %r0; mul.wide.u32 %rd5, %r8, 4; add.s64 %rd5, %rd1, %rd5; st.global.u32 [%rd5], %r3;"""
     source, out = np.arange(32, dtype=np.uint32) * 3, np.zeros((2, 32), np.uint32)
-    text = kernel(body, target="sm_90a")
+    text = kernel(body, target="sm_90a", before=MEMORY)
     result = emulator.run(parse(text), "k", (2, 1, 1), (32, 1, 1), [source, out], 4096, cluster=(2, 1, 1))
     assert not result.diagnostics
     assert (out == source).all()
@@ -153,8 +155,8 @@ def test_transactions(stride: int, sectors: int) -> None:
 # Clusters: every block writes its thread numbers, plus 100 for rank 1, and reads those of its neighbour.
 
 SYNC = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
-WRITE = """mov.u32 %r1, %cluster_ctarank; xor.b32 %r4, %r1, 1; shl.b32 %r2, %r0, 2; mad.lo.u32 %r3, %r1, 100, %r0;
-st.shared.u32 [%r2], %r3; mapa.shared::cluster.u32 %r5, %r2, %r4;"""
+WRITE = """mov.u32 %r1, %cluster_ctarank; xor.b32 %r4, %r1, 1; mov.u32 %r2, memory; mad.lo.u32 %r2, %r0, 4, %r2;
+mad.lo.u32 %r3, %r1, 100, %r0; st.shared.u32 [%r2], %r3; mapa.shared::cluster.u32 %r5, %r2, %r4;"""
 HALF = "setp.lt.u32 %p3, %r0, 16; @%p3 bar.warp.sync 65535;"  # from here on order is followed thread by thread
 READ = "ld.shared::cluster.u32 %r6, [%r5];"
 OUT = """mov.u32 %r7, %ctaid.x; mad.lo.u32 %r8, %r7, 32, %r0; mul.wide.u32 %rd5, %r8, 4; add.s64 %rd5, %rd1, %rd5;
@@ -165,8 +167,9 @@ def pair(body: str) -> tuple[list[str], np.ndarray]:
     """Kinds of diagnostics of two blocks of a cluster, 32 threads each, and what they store."""
     out = np.zeros((2, 32), np.uint32)
     found = emulator.run(
-        parse(kernel(body, target="sm_90a")), "k", (2, 1, 1), (32, 1, 1), [out, out], 4096, cluster=(2, 1, 1)
-    )
+        parse(kernel(body, target="sm_90a", before=MEMORY)), "k", (2, 1, 1), (32, 1, 1), [out, out], 4096,
+        cluster=(2, 1, 1),
+    )  # fmt: skip
     return sorted(set(kinds(found))), out
 
 
@@ -195,17 +198,17 @@ def test_races_between_blocks_of_a_cluster(body: str, found: list[str]) -> None:
     assert pair(body)[0] == found
 
 
-HANDSHAKE = f"""mov.u32 %r10, 2048; setp.eq.u32 %p1, %r0, 0; mov.u32 %r1, %cluster_ctarank; xor.b32 %r4, %r1, 1;
-@%p1 mbarrier.init.shared::cta.b64 [%r10], COUNT; INIT shl.b32 %r2, %r0, 2; mad.lo.u32 %r3, %r1, 100, %r0;
-mapa.shared::cluster.u32 %r5, %r2, %r4; mapa.shared::cluster.u32 %r12, %r10, %r4; SEND
+HANDSHAKE = f"""mov.u32 %r2, memory; add.u32 %r10, %r2, 2048; setp.eq.u32 %p1, %r0, 0; mov.u32 %r1, %cluster_ctarank;
+xor.b32 %r4, %r1, 1; @%p1 mbarrier.init.shared::cta.b64 [%r10], COUNT; INIT mad.lo.u32 %r2, %r0, 4, %r2;
+mad.lo.u32 %r3, %r1, 100, %r0; mapa.shared::cluster.u32 %r5, %r2, %r4; mapa.shared::cluster.u32 %r12, %r10, %r4; SEND
 W: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r10], 0; @!%p2 bra W; ld.shared.u32 %r6, [%r2]; {OUT} {SYNC}"""
 ARRIVE = "st.shared::cluster.u32 [%r5], %r3; mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r12];"
 LATE = "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r12]; st.shared::cluster.u32 [%r5], %r3;"
 ASYNC = """@%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r10], 128;
 st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r5], %r3, [%r12];"""
-COPY = """shl.b32 %r13, %r0, 2; add.u32 %r14, %r13, 1024; st.shared.u32 [%r14], %r3; FENCE bar.sync 0;
-@%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r10], 128; mov.u32 %r15, 1024;
-@%p1 cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%r5], [%r15], 128, [%r12];"""
+COPY = """add.u32 %r14, %r2, 1024; st.shared.u32 [%r14], %r3; FENCE bar.sync 0;
+@%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r10], 128;
+@%p1 cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%r5], [%r14], 128, [%r12];"""
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,11 @@ def test_small_integers_are_exact(target: str, kind: str, k: int) -> None:
     assert (found == a @ b + c).all()
 
 
+@pytest.mark.parametrize("kind", ["f16", "e4m3"])
 @pytest.mark.parametrize("result", ["f32", "f16"])
-@pytest.mark.parametrize("largest", [3, 200, 1 << 13])
+@pytest.mark.parametrize("largest", [3, 20, 200, 1 << 13])
 def test_whole_numbers_are_added_as_the_model_adds_them(
-    largest: int, result: str, monkeypatch: pytest.MonkeyPatch
+    largest: int, result: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bit for bit, zeros of both signs and sums that are rounded among them."""
     generator, unit = np.random.default_rng(largest), unit_of("sm_90a")
@@ -34,9 +35,9 @@ def test_whole_numbers_are_added_as_the_model_adds_them(
         for extents in ((2, 16, 64), (2, 64, 8))
     )
     c = generator.choice([-0.0, 0.0, 1.0, -7.0, float(1 << 15)], (2, 16, 8))
-    found = multiply(a, b, c, ("f16", "f16"), result, unit)
+    found = multiply(a, b, c, (kind, kind), result, unit)
     monkeypatch.setattr(products, "_largest_whole", lambda _: np.inf)
-    assert found.tobytes() == multiply(a, b, c, ("f16", "f16"), result, unit).tobytes()
+    assert found.tobytes() == multiply(a, b, c, (kind, kind), result, unit).tobytes()
 
 
 def truncated(terms: list[Fraction], fraction: int) -> Fraction:

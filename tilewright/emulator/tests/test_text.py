@@ -53,15 +53,25 @@ def test_constants_are_calculated() -> None:
     assert target.tolist() == [0, 0, 18 + 2 + 2 + 0xE1, 0]
 
 
+def in_clusters(extents: tuple[int, ...]) -> emulator.Module:
+    return parse(f"{HEAD}.entry k() .reqnctapercluster {', '.join(map(str, extents))} {{ ret; }}")
+
+
 @pytest.mark.parametrize("extents", [(0, 1, 1), (17, 1, 1), (4, 4, 2)])
 def test_clusters_have_1_to_16_blocks(extents: tuple[int, int, int]) -> None:
     grid = (68, 4, 2)
     with pytest.raises(InvalidArgument, match="1 or more each, 16 together"):
         emulator.run(parse(HEAD + ".entry k() { ret; }"), "k", grid, (32, 1, 1), [], cluster=extents)
-    required = f".entry k() .reqnctapercluster {', '.join(map(str, extents))} {{ ret; }}"
     with pytest.raises(InvalidArgument, match="1 or more each, 16 together"):
-        emulator.run(parse(HEAD + required), "k", grid, (32, 1, 1), [])
-    emulator.run(parse(HEAD + required), "k", grid, (32, 1, 1), [], cluster=(4, 4, 1))
+        emulator.run(in_clusters(extents), "k", grid, (32, 1, 1), [])
+
+
+@pytest.mark.emulator_only  # sm_80 has no clusters
+def test_clusters_of_a_launch_are_those_that_the_kernel_requires() -> None:
+    for cluster in ((), (4, 4), (4, 4, 1)):
+        emulator.run(in_clusters((4, 4)), "k", (8, 4, 1), (32, 1, 1), [], cluster=cluster)
+    with pytest.raises(InvalidArgument, match=r"clusters of \(2, 4, 1\) blocks[\s\S]*requires \(4, 4, 1\)"):
+        emulator.run(in_clusters((4, 4)), "k", (8, 4, 1), (32, 1, 1), [], cluster=(2, 4, 1))
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ _ELEMENTS = {
     "f32": "FLOAT32", "f32.ftz": "FLOAT32_FTZ", "f64": "FLOAT64", "bf16": "BFLOAT16", "tf32": "TFLOAT32",
     "tf32.ftz": "TFLOAT32_FTZ",
 }  # fmt: skip
-_MAP_BYTES = 128
+MAP_BYTES = 128
 _MAP_ALIGN = 128  # of a map: 64 by the text of cuda.h, 128 by its type since CUDA 13
 _MAPS_SINCE, _TIMES_SINCE = 12000, 2000  # the version of the driver, in its own way
 _WORDS, _HALF_WORDS = ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_uint32)
@@ -44,7 +44,7 @@ class _Prepared:
     words: tuple[int, ...]  # grid, block, bytes of shared memory
     pointers: int
     alive: tuple[Any, ...]
-    maps: tuple[_Map, ...]
+    maps: tuple[EncodedMap, ...]
 
 
 class CudaDriver:
@@ -129,7 +129,7 @@ class CudaDriver:
             if kernel.shared_bytes > _DEFAULT_SHARED_BYTES:
                 kind = self._api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 self._call(self._api.cuFuncSetAttribute, function, kind, kernel.shared_bytes)
-        maps = tuple(_Map(self, argument) for argument in arguments if isinstance(argument, MappedSlot))
+        maps = tuple(EncodedMap(self, argument) for argument in arguments if isinstance(argument, MappedSlot))
         encoded = iter(maps)
         words = [argument.word if isinstance(argument, Slot) else next(encoded).place for argument in arguments]
         pointers = (ctypes.c_void_p * max(1, len(words)))(*map(ctypes.addressof, words))
@@ -310,14 +310,14 @@ class _Event:
         self._api.cuEventDestroy(self.handle)
 
 
-class _Map:
+class EncodedMap:
     """128 bytes of an argument that describe a tensor, made anew when the tensor is elsewhere."""
 
     def __init__(self, driver: CudaDriver, argument: MappedSlot) -> None:
         self._driver, self._argument = driver, argument
-        self._raw = (ctypes.c_uint8 * (_MAP_BYTES + _MAP_ALIGN))()
+        self._raw = (ctypes.c_uint8 * (MAP_BYTES + _MAP_ALIGN))()
         start = -ctypes.addressof(self._raw) % _MAP_ALIGN
-        self.place = (ctypes.c_uint8 * _MAP_BYTES).from_buffer(self._raw, start)
+        self.place = (ctypes.c_uint8 * MAP_BYTES).from_buffer(self._raw, start)
         self._address = 0
 
     def encode(self) -> None:

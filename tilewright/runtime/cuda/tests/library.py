@@ -51,6 +51,7 @@ NAMES = {
     CAPTURE: b"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
 }  # fmt: skip
 CONTEXT, RELAXED, MAP_BYTES = 0xC0, 2, 128
+MAP_MARK = b"tensor map"  # what the bytes of a tensor map begin with; its number follows
 MOST_SHARED, FREE_SHARED = 227 << 10, 48 << 10
 ERROR_LOG, INFO_LOG, LOGS = 5, 3, {3, 4, 5, 6}  # CUjit_option: a buffer, and its size behind it
 MOST_SHARED_ATTRIBUTE = 8
@@ -334,12 +335,18 @@ def cuLaunchKernel(function: int, *given: Any) -> None:
 
 
 def _argument(raw: bytes, kind: str, at: Callable[[int], np.ndarray[Any, Any]]) -> Any:
-    """What the emulator takes for the bytes of a parameter: a map, a buffer or a scalar."""
-    if len(raw) == MAP_BYTES:
-        address, seen = STATE.maps[int.from_bytes(raw[:8], "little")]
-        return emulator.TensorMap(at(address), seen.box, seen.swizzle, seen.element, seen.extents, seen.strides)
+    """What the emulator takes for the bytes of a parameter: a map, a buffer or a scalar.
+
+    A pointer to the bytes of a map is a map for the emulator, whose maps have other bytes.
+    """
     number = int.from_bytes(raw, "little")
-    if len(raw) == 8 and any(start <= number < start + size for start, (_, size) in STATE.memory.items()):
+    pointer = len(raw) == 8 and any(start <= number < start + size for start, (_, size) in STATE.memory.items())
+    held = STATE.view(number)[:MAP_BYTES].tobytes() if pointer else raw
+    if len(held) == MAP_BYTES and held.startswith(MAP_MARK):
+        require(not pointer or number % 64 == 0)
+        address, seen = STATE.maps[int.from_bytes(held[len(MAP_MARK) :], "little")]
+        return emulator.TensorMap(at(address), seen.box, seen.swizzle, seen.element, seen.extents, seen.strides)
+    if pointer:
         return at(number)
     return np.frombuffer(raw, {"f32": "f4", "f64": "f8"}.get(kind, f"u{len(raw)}"))[0]
 
@@ -362,7 +369,7 @@ def cuTensorMapEncodeTiled(place: int, kind: int, rank: int, address: int, *give
     form, shape, steps_ = outermost_first
     view = emulator.TensorMap(np.zeros(0, np.uint8), form, SPANS[swizzle], element, shape, steps_)
     STATE.maps[number] = address, view
-    ctypes.memmove(place, number.to_bytes(MAP_BYTES, "little"), MAP_BYTES)
+    ctypes.memmove(place, MAP_MARK + number.to_bytes(MAP_BYTES - len(MAP_MARK), "little"), MAP_BYTES)
 
 
 @_of_library(_PLACE, _UINT)

@@ -58,6 +58,8 @@ assert not library.STATE.recorded, "streams go with their modules"
 KERNELS = (
     "tests/test_gpu_chain.py::test_element_work[1-sm_80]",
     "tests/test_gpu_tensor_copies.py::test_a_graph_gets_products_of_four_warps",
+    "tilewright/emulator/tests/test_bulk.py::test_a_tensor_load_swizzles_and_fills_with_zeros[128-64]",
+    "tilewright/emulator/tests/test_bulk.py::test_a_multicast_reaches_every_block",
 )
 
 
@@ -82,7 +84,9 @@ def test_modules_run_through_the_bindings(environment: dict[str, str]) -> None:
 
 
 def test_tests_of_kernels_run_on_a_device(environment: dict[str, str]) -> None:
-    """With tensor maps, more shared memory than a block has unasked, and arrays of tests of the emulator."""
+    """With tensor maps as parameters and in memory, more shared memory than a block has unasked, arrays of tests of the
+    emulator, and clusters.
+    """
     plugin = ["-p", "tilewright.runtime.cuda.tests.library", "-p", "no:cacheprovider", "--device=cuda"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *plugin, *KERNELS],
