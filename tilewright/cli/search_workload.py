@@ -134,11 +134,7 @@ def _write(best: Searched, settings: Settings) -> None:
 
     if settings.output is None or best.tree is None:
         return
-    computes = best.problem.computes
-    produced = {compute.name for compute in computes}
-    inputs = [tensor for name, tensor in best.problem.tensors().items() if name not in produced]
-    graph = Graph(tuple(inputs), (computes[-1].output,), computes)
-    file = TileFile(graph, best.problem, best.tree)
+    file = TileFile(Graph.of(best.problem.computes), best.problem, best.tree)
     write_file(settings.output, print_tile_file(file).encode(), where="--output")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
 
@@ -40,6 +40,12 @@ from tilewright.tiles.problem import Problem
 from tilewright.tiles.product import Operand, Product, flat_product
 
 APART, FUSED = "a kernel each", "one kernel"
+
+
+def fusions(decisions: Iterable[Decision]) -> list[Decision]:
+    """The decisions of a plan that are about products in one kernel."""
+    chosen = APART, FUSED
+    return [each for each in decisions if each.subject.startswith("fusion of") and each.chosen.startswith(chosen)]
 
 
 def join_products(planning: Planning, steps: Sequence[Group | Loop], machine: Cpu) -> list[Group | Loop]:
