@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 EPILOG = """\
 \b
 example: tilewright fuse --workload gemm-chain-G2 --machine edge --svg a.svg
-         tilewright fuse model.onnx --threads 1
+         tilewright fuse --workload gemm-chain-G2 --threads 1
          tilewright fuse --machine nvidia-a100-sxm4-40gb --dtype f16 \\
              --expr "C[m,l] += A[m,k]*B[k,l]; E[m,n] += C[m,l]*D[l,n]" \\
              --size m=512,n=64,k=64,l=512

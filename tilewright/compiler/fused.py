@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
+from pathlib import Path
 
 from tilewright.compiler.planning import ChooseProduct, Planning, points
 from tilewright.compiler.products import ProductPlan
@@ -38,6 +39,7 @@ from tilewright.tiles.kernel import Kernel, Statement, expressions
 from tilewright.tiles.legality import check
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.product import Operand, Product, flat_product
+from tilewright.tiles.tree import InvalidTree
 
 APART, FUSED = "a kernel each", "one kernel"
 
@@ -67,6 +69,7 @@ def join_products(planning: Planning, steps: Sequence[Group | Loop], machine: Cp
                 continue
             found, decision = _judged(planning, parts, machine)
             if not found:
+                _require_not_given(planning, parts, decision)
                 planning.plan.decisions.append(replace(decision, kernel=step.kernel))
                 continue
             for part, mapped in zip((parts[0], parts[-1]), found, strict=True):
@@ -76,6 +79,15 @@ def join_products(planning: Planning, steps: Sequence[Group | Loop], machine: Cp
             break
     inside = {part.name for group in left.values() for part in group.parts}
     return [left.get(place, step) for place, step in enumerate(steps) if place in left or step.name not in inside]
+
+
+def _require_not_given(planning: Planning, parts: Sequence[Group], decision: Decision) -> None:
+    """Raises InvalidTree for the tree of a kernel that cannot be."""
+    name = kernel_name([node for part in parts for node in part.nodes])
+    for refusal in decision.refused:
+        if planning.trees.tree(name) is not None:
+            with about(name):
+                raise InvalidTree(f"there is no such kernel: {refusal.rule}", help=APART)
 
 
 def _lines(consumer: Group, groups: Mapping[str, Group]) -> Iterator[tuple[Group, ...]]:
@@ -110,7 +122,10 @@ def _judged(planning: Planning, parts: tuple[Group, ...], machine: Cpu) -> tuple
     """
     producer, *between, consumer = parts
     subject, options = f"fusion of {' + '.join(part.name for part in parts)}", planning.options
-    if any(planning.trees.tree(group.kernel) is not None for group in parts):
+    name = kernel_name([node for part in parts for node in part.nodes])
+    given = planning.trees.tree(name) is not None
+    elsewhere = isinstance(options.fuse, Path) and not given
+    if elsewhere or any(planning.trees.tree(group.kernel) is not None for group in parts):
         return (), Decision(subject, APART, ASKED)
     reason = _refusal(planning, parts)
     if reason:
@@ -126,7 +141,6 @@ def _judged(planning: Planning, parts: tuple[Group, ...], machine: Cpu) -> tuple
     alone = [planning.product_of(group.main) for group in (producer, consumer)]
     one = cycles_fused(works, point, machine, threads)
     several = cycles_apart(_sketches(parts, alone), machine, threads, rows)
-    given = planning.trees.tree(kernel_name([node for part in parts for node in part.nodes])) is not None
     fused, asked = f"{FUSED}, {point}", given or options.fuse == "always"
     if asked or one * LEAST_GAIN <= several:
         reason = ASKED if asked else f"{one:.0f} predicted cycles, {several:.0f} as {APART}"
@@ -255,18 +269,18 @@ def plan_fused(planning: Planning, group: Group, machine: Cpu) -> None:
     between = {0: _row_statements(planning, parts)} if len(parts) > 2 else {}
     point = choose_fused(unpacked, machine, threads, bool(between))
     name = planning.name_kernel(group.kernel)
-    subject, given = f"blocks of {group.kernel}", planning.trees.tree(name)
-    if given is not None:
-        with about(name):
+    subject = f"blocks of {group.kernel}"
+    with about(name):
+        given = planning.trees.of_products(name, unpacked)
+        if given is not None:
             first, last = (work.statements for work in unpacked)
             kernel = Kernel((*first, *between.get(0, ()), *last), given)
             check(given, Problem.of(expressions(kernel)), imperfect=True)
             tree = products_tree(kernel)
             require_fits(tree, l2_bytes(machine))
             point = point_of(tree)
-        decision = Decision(subject, str(point), ASKED)
-    else:
-        decision = Decision(subject, str(point), "register tiles with the fewest cycles whose blocks stay in L2")
+    why = "register tiles with the fewest cycles whose blocks stay in L2" if given is None else ASKED
+    decision = Decision(subject, str(point), why)
     assert point is not None, "blocks were found before the groups became one"
     plan.decisions.append(decision)
     own = [each.finished(tiles) for each, tiles in zip(plans, point.points, strict=True)]

@@ -44,7 +44,8 @@ from tilewright.tiles.tree import (
     Tile,
     TileTree,
     kernels,
-    with_kernel,
+    leaves,
+    with_kernels,
 )
 
 BLOCKS = "L3"  # the level whose data blocks walk over: those of a step are in L2
@@ -189,8 +190,8 @@ def _numbered(trees: Sequence[TileTree]) -> Iterator[TileTree]:
     """The trees with other names for micro-kernels of one shape that run along other loops."""
     taken: set[str] = set()
     for tree in trees:
-        ((name, micro_kernel),) = kernels(tree).items()
-        yield with_kernel(tree, replace(micro_kernel, name=claim(name, taken)))
+        ((op, micro_kernel),) = ((leaf.op, leaf.kernel) for _, leaf in leaves(tree) if leaf.kernel is not None)
+        yield with_kernels(tree, {op: replace(micro_kernel, name=claim(micro_kernel.name, taken))})
 
 
 def _trips(loops: Sequence[SpatialLoop]) -> list[tuple[str, int]]:
