@@ -39,7 +39,7 @@ FORBIDDEN = {
 THIRD_PARTY = {
     "xdsl": {"kernel", "lower", "codegen", "language", "compiler", "cli"},
     "llvmlite": {"machine", "codegen", "runtime", "compiler", "cli"},
-    "onnx": {"frontend"},
+    "onnx": {"frontend", "reproduce"},
     "torch": {"frontend", "compiler", "reproduce"},
     "rich": {"cli", "report", "reproduce"},
     "typer": {"cli"},

@@ -81,7 +81,8 @@ class Options:
     search         how mapping and schedule of products are chosen: by "rules", or "joint": ranked by the model, the
                    best timed on this machine, once; the compile cache and the `.twm` keep what was found
     fuse           whether products of which one reads the other run as one kernel, where there is one for them: "auto",
-                   where that is predicted to take less time, "always", or "never"
+                   where that is predicted to take less time, "always", or "never"; or the path of a saved plan or tile
+                   file: products of which it has a tree are one kernel, which runs so, others a kernel each
     trials         schedules to time per product in a joint search
     trees          the tile trees of some kernels by their names, as `compile --emit plan` writes them under "trees":
                    these kernels run as they say, others as the rules do
@@ -101,7 +102,7 @@ class Options:
     cluster: int = 1
     mma: str = "auto"
     search: str = "rules"
-    fuse: str = "auto"
+    fuse: str | Path = "auto"
     trials: int = 16
     trees: Mapping[str, Any] = field(default_factory=dict)
 
@@ -124,9 +125,13 @@ class Options:
         object.__setattr__(self, "disable", tuple(self.disable))
         known = isinstance(self.device, str) and _DEVICES.fullmatch(self.device) is not None
         _check("device", self.device, known, "auto, cuda, cuda:N or emulator")
-        chosen = ("search", SEARCHES), ("fuse", FUSIONS), ("mma", MMA_FAMILIES), ("input_precision", INPUT_PRECISIONS)
+        chosen = ("search", SEARCHES), ("mma", MMA_FAMILIES), ("input_precision", INPUT_PRECISIONS)
         for name, choices in chosen:
             _check_choice(name, getattr(self, name), choices)
+        if isinstance(self.fuse, os.PathLike) or (isinstance(self.fuse, str) and Path(self.fuse).suffix):
+            object.__setattr__(self, "fuse", as_path(self.fuse, "fuse"))
+        else:
+            _check_choice("fuse", self.fuse, FUSIONS, ", or a file with a suffix")
         _check("cluster", self.cluster, type(self.cluster) is int and self.cluster in CLUSTER_SIZES, "1, 2 or 4")
         _check("trials", self.trials, _is_number(self.trials, 1, 1 << 30), "a number of 1 or more")
         are_trees = isinstance(self.trees, Mapping) and all(isinstance(name, str) for name in self.trees)
@@ -134,6 +139,9 @@ class Options:
         if self.search != "joint" and self.trials != Options.trials:
             fact = f"trials is {self.trials}, but search={self.search!r} times no schedules"
             raise InvalidArgument(fact, where="trials", help='add search="joint"')
+        if self.search == "joint" and self.fuse not in ("auto", "never"):
+            fact = f"fuse is {str(self.fuse)!r}, but a search times each product alone"
+            raise InvalidArgument(fact, where="fuse", help='search="rules", or fuse="never"')
 
 
 def _is_number(value: Any, low: int, high: int) -> bool:
@@ -145,10 +153,10 @@ def _check(name: str, value: Any, legal: bool, help: str) -> None:
         raise InvalidArgument(f"{name} is {value!r}", where=name, help=help)
 
 
-def _check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
-    """Raise InvalidArgument unless `value` is one of `choices`; the help has the nearest first."""
+def _check_choice(name: str, value: Any, choices: Sequence[str], others: str = "") -> None:
+    """Raise InvalidArgument unless `value` is one of `choices`; the help has the nearest first, `others` last."""
     if isinstance(value, str) and value in choices:
         return
     near = get_close_matches(str(value), choices, 1)
     listed = ", ".join([*near, *(each for each in choices if each not in near)])
-    raise InvalidArgument(f"there is no {name.replace('_', ' ')} {value!r}", where=name, help=listed)
+    raise InvalidArgument(f"there is no {name.replace('_', ' ')} {value!r}", where=name, help=f"{listed}{others}")

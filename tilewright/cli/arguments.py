@@ -114,6 +114,11 @@ Cluster = Annotated[
     int,
     typer.Option("--cluster", metavar="N", help="blocks that bring together what all of them read: 1, 2 or 4"),
 ]
+Fuse = Annotated[
+    str,
+    typer.Option("--fuse", metavar="auto|always|never|FILE", help="run products of which one reads the other as one "
+                 "kernel; FILE: those of which it has a tree, a saved plan or a .tile"),
+]  # fmt: skip
 NoCache = Annotated[bool, typer.Option("--no-cache", help="compile again, and keep nothing in the compile cache")]
 SearchName = Annotated[
     Search, typer.Option("--search", help="how products are mapped and tiled: by rules, or jointly, timed here")
@@ -167,12 +172,13 @@ def given_decisions(
     mma: Mma,
     input_precision: InputPrecision,
     cluster: int,
+    fuse: str,
 ) -> dict[str, bool]:
     """The options by which both `compile` and `explain` are told decisions, and whether each is given."""
     return {
         "--machine": machine != "host", "--threads": threads is not None, "--disable": bool(disable),
         "--mma": mma is not Mma.AUTO, "--input-precision": input_precision is not InputPrecision.IEEE,
-        "--cluster": cluster != Options.cluster,
+        "--cluster": cluster != Options.cluster, "--fuse": fuse != Options.fuse,
     }  # fmt: skip
 
 

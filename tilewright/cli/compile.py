@@ -16,6 +16,7 @@ from tilewright.cli.arguments import (
     AsJson,
     Cluster,
     Disable,
+    Fuse,
     InputPrecision,
     InputPrecisionName,
     Machine,
@@ -39,7 +40,7 @@ from tilewright.cli.arguments import (
 from tilewright.cli.console import log_progress, progress, show_json
 from tilewright.cli.models import build_artifact, import_graph, plan_model, read_artifact
 from tilewright.decision import Decision
-from tilewright.errors import InvalidArgument, InvalidFile, InvalidProgram
+from tilewright.errors import InvalidArgument, InvalidProgram
 from tilewright.files import read_input, read_text, require_writable, write_file
 from tilewright.options import Options
 
@@ -102,6 +103,7 @@ def compile_model(
     mma: MmaOption = Mma.AUTO,
     input_precision: InputPrecisionName = InputPrecision.IEEE,
     cluster: Cluster = Options.cluster,
+    fuse: Fuse = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Compile a model (.onnx), the program in a .twm, or a tile program (.tile).
@@ -113,15 +115,18 @@ def compile_model(
     require_writable(output, "-o")
     shapes = shapes_of(shape)
     joint = search is Search.JOINT
-    decisions = given_decisions(machine, threads, disable, mma, input_precision, cluster)
+    decisions = given_decisions(machine, threads, disable, mma, input_precision, cluster, fuse)
     decisions |= {"--search": joint, "--trials": trials is not None, "--plan": plan is not None}
     _check_options(model, emit, {"--rebuild": rebuild, "--shape": bool(shapes)}, decisions, no_cache)
     refuse(
         {"--trials": trials is not None and not joint}, f"{trials}, but rules time no schedules", "add --search joint"
     )
+    from tilewright.compiler.tree_files import saved_trees
+
     options = options_of(
         disable, no_cache, search=search.value, trials=trials or Options.trials, mma=mma.value,
-        input_precision=input_precision.value, cluster=cluster, trees=_trees_of(plan),
+        input_precision=input_precision.value, cluster=cluster, fuse=fuse,
+        trees={} if plan is None else saved_trees(plan),
     )  # fmt: skip
     if joint:
         log_progress("tilewright.compiler.search", "tilewright.runtime.calibrate")
@@ -227,20 +232,6 @@ def _stored_form(path: Path, emit: Form) -> str | bytes:
 def _plan_text(decisions: Iterable[Decision], trees: Mapping[str, Any]) -> str:
     plan = {"decisions": [decision.to_json() for decision in decisions], "trees": trees}
     return json.dumps(plan, indent=1) + "\n"
-
-
-def _trees_of(plan: Path | None) -> dict[str, Any]:
-    """The trees of a saved plan, or of a file that has these alone."""
-    if plan is None:
-        return {}
-    try:
-        content = json.loads(read_text(plan, InvalidFile))
-    except ValueError as error:
-        raise InvalidFile(f"is no JSON: {error}", where=str(plan), help="a file that `--emit plan` wrote") from error
-    trees = content.get("trees") if isinstance(content, dict) else None
-    if not isinstance(trees, dict):
-        raise InvalidFile("has no trees", where=str(plan), help='an object {"trees": {KERNEL: TREE}}')
-    return trees
 
 
 def _read_program(path: Path) -> str:

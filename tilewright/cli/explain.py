@@ -12,6 +12,7 @@ from tilewright.cli.arguments import (
     AsJson,
     Cluster,
     Disable,
+    Fuse,
     InputPrecision,
     InputPrecisionName,
     Machine,
@@ -59,6 +60,7 @@ def explain(
     mma: MmaOption = Mma.AUTO,
     input_precision: InputPrecisionName = InputPrecision.IEEE,
     cluster: Cluster = Options.cluster,
+    fuse: Fuse = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Say of the most expensive kernels what bounds them, what was chosen, what came second, and what was refused.
@@ -69,9 +71,9 @@ def explain(
     """
     stored = is_stored(model)
     if stored:
-        given = given_decisions(machine, threads, disable, mma, input_precision, cluster)
+        given = given_decisions(machine, threads, disable, mma, input_precision, cluster, fuse)
         refuse_for_stored(model, {"--shape": bool(shape)} | given)
-    options = options_of(disable, mma=mma.value, input_precision=input_precision.value, cluster=cluster)
+    options = options_of(disable, mma=mma.value, input_precision=input_precision.value, cluster=cluster, fuse=fuse)
     if measure:
         module = open_module(model, shapes_of(shape), machine, threads, options)
         with progress("measuring"):

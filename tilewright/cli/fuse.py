@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli.arguments import AsJson, Shapes, Sizes, machine_option, shapes_of, sizes_of
+from tilewright.cli.arguments import AsJson, Shapes, Sizes, Threads, machine_option, refuse, shapes_of, sizes_of
 from tilewright.cli.console import NEGATIVE, show_json, table
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
 from tilewright.files import require_writable, write_file
 
 if TYPE_CHECKING:
-    from tilewright.decision import Refusal
+    from tilewright.decision import Decision, Refusal
     from tilewright.expr.core import Compute
+    from tilewright.expr.graph import Graph
     from tilewright.graph.chain.solve import ChainPlan, Solution
     from tilewright.graph.chains import Costed
     from tilewright.machine import Machine
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 EPILOG = """\
 \b
 example: tilewright fuse --workload gemm-chain-G2 --machine edge --svg a.svg
+         tilewright fuse --workload gemm-chain-G2 --threads 1
          tilewright fuse --machine nvidia-a100-sxm4-40gb --dtype f16 \\
              --expr "C[m,l] += A[m,k]*B[k,l]; E[m,n] += C[m,l]*D[l,n]" \\
              --size m=512,n=64,k=64,l=512
@@ -51,13 +55,16 @@ Best = Annotated[int, typer.Option("--plans", metavar="N", min=1, max=64, help="
 
 def fuse(
     model: Model = None, expression: Statements = None, workload: Workload = None, size: Sizes = None,
-    shape: Shapes = None, machine: MachineName = "host", dtype: Dtype = "f32", keep_halo: KeepHalo = False,
-    plans: Best = 8, svg: Svg = None, as_json: AsJson = False,
+    shape: Shapes = None, machine: MachineName = "host", threads: Threads = None, dtype: Dtype = "f32",
+    keep_halo: KeepHalo = False, plans: Best = 8, svg: Svg = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Plan a chain of products as one kernel: order, policy, tiles, movement and time, against kernels apart.
 
-    Times are predicted. A model's chains are found first; nothing is compiled.
+    Times are predicted. A model's chains are found first; no code is made. For a CPU the decision of `compile` follows,
+    which has a simpler prediction and fewer kinds of kernels.
     """
+    from tilewright.machine.description import Cpu
+
     if sum(each is not None for each in (model, expression, workload)) != 1:
         raise InvalidArgument("give one chain", where="fuse", help="MODEL, --expr TEXT or --workload NAME")
     if expression is None and size:
@@ -66,18 +73,30 @@ def fuse(
         raise InvalidArgument("shapes are those of inputs of MODEL", where="--shape", help="leave it out")
     require_writable(svg, "--svg")
     target = _machine(machine)
+    idle = threads is not None and not isinstance(target, Cpu)
+    refuse({"--threads": idle}, f"{target.name} is no CPU, whose threads are counted", "leave it out")
     if model is not None:
+        from tilewright.cli.models import import_graph
+
         if dtype != "f32":
             raise InvalidArgument("a model has its own types", where="--dtype", help="leave it out")
-        costed, refused = _of_model(model, shape, target, keep_halo)
+        graph = import_graph(model, shapes_of(shape))
+        costed, refused = _of_model(graph, target, keep_halo)
     else:
-        costed, refused = [_of_computes(_computes(expression, workload, size, dtype), target, keep_halo, plans)], []
+        from tilewright.expr.graph import Graph
+
+        computes = _computes(expression, workload, size, dtype)
+        costed, refused = [_of_computes(computes, target, keep_halo, plans)], []
+        graph = Graph.of(computes)
+    compiled = _compiled(graph, machine, threads) if isinstance(target, Cpu) else None
     if svg is not None and any(each.solution for each in costed):
         write_file(svg, _pictures(costed, target.name).encode(), where="--svg")
     if as_json:
-        show_json(_as_value(costed, refused, target.name, plans))
+        show_json(_as_value(costed, refused, target.name, plans) | {"compiled": compiled and compiled.to_json()})
     else:
         _print(costed, refused, target.name, plans)
+        if compiled is not None and (costed or compiled.decisions):
+            print(f"\n{compiled.text(target.name)}")
     if not costed:
         raise typer.Exit(NEGATIVE)
 
@@ -132,18 +151,40 @@ def _of_computes(computes: tuple[Compute, ...], target: Machine, keep_halo: bool
     return Costed(FoundChain(computes), found.decision, found)
 
 
-def _of_model(
-    path: Path, shape: list[str] | None, target: Machine, keep_halo: bool
-) -> tuple[list[Costed], list[Refusal]]:
-    from tilewright.cli.models import import_graph
+def _of_model(graph: Graph, target: Machine, keep_halo: bool) -> tuple[list[Costed], list[Refusal]]:
     from tilewright.graph.chain.halo import ANY, RECOMPUTE
     from tilewright.graph.chain.hierarchy import hierarchy_of
     from tilewright.graph.chains import cost_chains
     from tilewright.instruction.quanta import MachineQuanta
 
-    graph, halo = import_graph(path, shapes_of(shape)), ANY if keep_halo else RECOMPUTE
+    halo = ANY if keep_halo else RECOMPUTE
     costed, refused = cost_chains(graph, hierarchy_of(target), MachineQuanta(target), halo=halo)
     return list(costed), list(refused)
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    """What `compile` decides for so many threads about products of which one reads the other."""
+
+    threads: int
+    decisions: Sequence[Decision]
+
+    def text(self, machine: str) -> str:
+        head = f"what `tilewright compile` decides for {machine}, {self.threads} thread{'s' * (self.threads > 1)}:"
+        said = [each.explain() for each in self.decisions]
+        return "\n".join([head, *(said or ["a kernel for each product: it found no two that could be one"])])
+
+    def to_json(self) -> dict[str, Any]:
+        return {"threads": self.threads, "decisions": [each.to_json() for each in self.decisions]}
+
+
+def _compiled(graph: Graph, machine: str, threads: int | None) -> _Compiled:
+    from tilewright.compiler.chains import fusions
+    from tilewright.compiler.compile import plan_graph, resolve_target, thread_count
+    from tilewright.options import Options
+
+    count = thread_count(threads)
+    return _Compiled(count, fusions(plan_graph(graph, resolve_target(machine), count, Options()).decisions))
 
 
 def _pictures(costed: list[Costed], machine: str) -> str:

@@ -41,7 +41,7 @@ Layers = Annotated[
         "--layers",
         metavar="NAME,…",
         help="layers of ResNet-18, C0 to C11 (default: all); of tileflow-… networks, as bert-base, and chains, as C1; "
-        "of chimera-orders chains, as G2 or C6",
+        "of chimera-… chains, as G2 or C6",
     ),
 ]
 Trials = Annotated[int | None, typer.Option("--trials", metavar="N", min=1, help="schedules, trees or tilings drawn")]

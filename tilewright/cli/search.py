@@ -119,6 +119,7 @@ def search(
     pays. Costs are predicted, as `tilewright model` does.
     """
     from tilewright.cli.searching import Settings
+    from tilewright.graph.search_options import SearchOptions
     from tilewright.machine.registry import resolve
     from tilewright.search.cost import Budget
 
@@ -128,11 +129,10 @@ def search(
         given = {"--json": as_json, "--output": output, "--plot": plot, "--resume": resume}
         refuse_beside_sweep({option: bool(value) for option, value in given.items()})
     usual = WORKLOAD_SECONDS if model is None else MODEL_SECONDS
+    budget = Budget(evaluations, usual if seconds is None and evaluations is None else seconds)
     settings = Settings(
-        target=resolve(machine),
-        budget=Budget(evaluations, usual if seconds is None and evaluations is None else seconds),
-        objective=objective.value, method=method.value, seed=seed, dtype=_float(dtype), resume=resume, output=output,
-        plot=plot, sweep=sweep, as_json=as_json,
+        resolve(machine), SearchOptions(budget, objective.value, method.value, seed, trace=resume), _float(dtype),
+        output=output, plot=plot, sweep=sweep, as_json=as_json,
     )  # fmt: skip
     if model is not None:
         from tilewright.cli.search_network import search_network

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from tilewright.graph.network import Network
     from tilewright.graph.network_search import NetworkCost
     from tilewright.machine import Machine
-    from tilewright.search.trace import Step
 
 
 def search_network(path: Path, shapes: Mapping[str, Sequence[int]], settings: Settings) -> None:
@@ -41,7 +41,7 @@ def search_network(path: Path, shapes: Mapping[str, Sequence[int]], settings: Se
     cost = _searched(network, settings.target, settings)
     shown = {
         "model": str(path), "machine": settings.target.name, "dtype": settings.dtype,
-        "objective": settings.objective, "method": settings.method, "seed": settings.seed,
+        "objective": settings.options.objective, "method": settings.options.method, "seed": settings.options.seed,
         **_facts(cost, settings.target),
     }  # fmt: skip
     if settings.output is not None:
@@ -92,15 +92,8 @@ def _searched(network: Network, machine: Machine, settings: Settings) -> Network
     from tilewright.tiles.machines import resources
 
     line = Progress()
-
-    def show_progress(name: str, step: Step) -> None:
-        line.name = name
-        line(step)
-
-    cost = search(
-        network, resources(machine), settings.budget, objective=settings.objective, method=settings.method,
-        seed=settings.seed, trace=settings.resume, notes={"machine": machine.digest()}, progress=show_progress,
-    )  # fmt: skip
+    options = replace(settings.options, notes={"machine": machine.digest()}, progress=line)
+    cost = search(network, resources(machine), options)
     line.end()
     return cost
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -48,20 +49,21 @@ def search_workload(kind: str, shape: str, dataflows: str, settings: Settings) -
         _sweep(chain, settings.sweep, settings)
         return
     found = _searched(chain, settings.target, settings)
-    best = _best(found, settings.objective)
+    options = settings.options
+    best = _best(found, options.objective)
     if best is not None:
         _write(best, settings)
     facts = [_facts(each, found) for each in found]
     if settings.as_json:
-        show_json({"workload": chain.name, "machine": settings.target.name, "objective": settings.objective,
-                   "method": settings.method, "seed": settings.seed, "best": None if best is None else best.name,
+        show_json({"workload": chain.name, "machine": settings.target.name, "objective": options.objective,
+                   "method": options.method, "seed": options.seed, "best": None if best is None else best.name,
                    "dataflows": facts})  # fmt: skip
     else:
         _show(facts)
     if settings.plot is not None:
         from tilewright.report.convergence import convergence
 
-        unit = "16-bit multiply-adds" if settings.objective == "energy" else "cycles"
+        unit = "16-bit multiply-adds" if options.objective == "energy" else "cycles"
         traces = {each.name: each.outcome.trace for each in found if each.analysis}
         if traces:
             title = f"{chain.name} on {settings.target.name}"
@@ -88,15 +90,14 @@ def _searched(chain: _Chain, machine: Machine, settings: Settings) -> list[Searc
     from tilewright.tiles.problem import Problem
 
     found: list[Searched] = []
-    resume, problem, available = settings.resume, Problem.of(chain.nodes), resources(machine)
+    problem, available, notes = Problem.of(chain.nodes), resources(machine), {"machine": machine.digest()}
     for each, make in chain.dataflows.items():
-        trace = resume if resume is None or len(chain.dataflows) == 1 else resume.with_name(f"{resume.name}.{each}")
-        line = Progress(each)
+        trace, line = settings.options.trace, Progress()
+        if trace is not None and len(chain.dataflows) > 1:
+            trace = f"{trace}.{each}"
+        options = replace(settings.options, trace=trace, notes=notes, progress=line)
         search = search_genomes if make is None else partial(search_dataflow, dataflow=make)
-        found.append(search(
-            each, problem=problem, resources=available, budget=settings.budget, objective=settings.objective,
-            method=settings.method, seed=settings.seed, trace=trace, notes={"machine": machine.digest()}, progress=line,
-        ))  # fmt: skip
+        found.append(search(each, problem=problem, resources=available, options=options))
         line.end()
         if found[-1].outcome.stopped == "interrupted":
             break
@@ -107,7 +108,7 @@ def _sweep(chain: _Chain, text: str, settings: Settings) -> None:
     rows: list[dict[str, Any]] = []
     for field, value, machine in swept(text, settings.target):
         found = _searched(chain, machine, settings)
-        best = _best(found, settings.objective)
+        best = _best(found, settings.options.objective)
         numbers = {} if best is None or best.analysis is None else best.analysis.metrics()
         rows.append({field: value, "dataflow": "" if best is None else best.name, **numbers})
         if found[-1].outcome.stopped == "interrupted":
@@ -133,11 +134,7 @@ def _write(best: Searched, settings: Settings) -> None:
 
     if settings.output is None or best.tree is None:
         return
-    computes = best.problem.computes
-    produced = {compute.name for compute in computes}
-    inputs = [tensor for name, tensor in best.problem.tensors().items() if name not in produced]
-    graph = Graph(tuple(inputs), (computes[-1].output,), computes)
-    file = TileFile(graph, best.problem, best.tree)
+    file = TileFile(Graph.of(best.problem.computes), best.problem, best.tree)
     write_file(settings.output, print_tile_file(file).encode(), where="--output")
 
 

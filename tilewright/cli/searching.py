@@ -11,10 +11,8 @@ from tilewright.dataclass import dataclass
 
 if TYPE_CHECKING:
     from tilewright.expr.dtypes import DType
-    from tilewright.graph.dataflow_search import MethodName
-    from tilewright.graph.tree_cost import Objective
+    from tilewright.graph.search_options import SearchOptions
     from tilewright.machine import Machine
-    from tilewright.search.cost import Budget
     from tilewright.search.trace import Step
 
 _EVERY_SECONDS = 0.2  # a progress line
@@ -25,12 +23,8 @@ class Settings:
     """What `search` was asked for, of a workload or of a model. `dtype` is what floating-point elements count as."""
 
     target: Machine
-    budget: Budget
-    objective: Objective
-    method: MethodName
-    seed: int
+    options: SearchOptions
     dtype: DType
-    resume: Path | None = None
     output: Path | None = None
     plot: Path | None = None
     sweep: str | None = None
@@ -38,17 +32,16 @@ class Settings:
 
 
 class Progress:
-    """Gets every evaluation; `name` is of what is searched, and may change."""
+    """Gets every evaluation, with the name of what is searched."""
 
-    def __init__(self, name: str = "") -> None:
-        self.name = name
+    def __init__(self) -> None:
         self._shown, self._count, self._next = False, 0, time.monotonic() + _EVERY_SECONDS
 
-    def __call__(self, step: Step) -> None:
+    def __call__(self, name: str, step: Step) -> None:
         self._count += 1
         if sys.stderr.isatty() and time.monotonic() >= self._next:
             best = "none yet" if step.best is None else f"{step.best:,.0f}"
-            line = f"\r{self.name}: {self._count:,} evaluations, best {best}\033[K"
+            line = f"\r{name}: {self._count:,} evaluations, best {best}\033[K"
             print(line, end="", file=sys.stderr, flush=True)
             self._shown, self._next = True, time.monotonic() + _EVERY_SECONDS
 

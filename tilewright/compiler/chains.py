@@ -5,12 +5,14 @@ What is here holds for every machine: loops that the groups share, and their sta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
+from pathlib import Path
 
 from tilewright.compiler.planning import ChooseProduct, Planning
 from tilewright.compiler.rows import group_statements
+from tilewright.compiler.trees import about
 from tilewright.decision import Decision
 from tilewright.expr.core import Axis, Compute, Expr, Read, Tensor, static_shape
 from tilewright.expr.graph import Loop
@@ -22,11 +24,17 @@ from tilewright.layouts import permuted
 from tilewright.operator.statements import drop_unit_loops
 from tilewright.tiles.kernel import Statement
 from tilewright.tiles.product import Product
-from tilewright.tiles.tree import kernels
+from tilewright.tiles.tree import InvalidTree, TileTree, kernels
 
 Judge = Callable[[tuple[Group, ...]], tuple[tuple[MappedProduct, ...], Decision]]
 
 APART, FUSED = "a kernel each", "one kernel"
+
+
+def fusions(decisions: Iterable[Decision]) -> list[Decision]:
+    """The decisions of a plan that are about products in one kernel."""
+    chosen = APART, FUSED
+    return [each for each in decisions if each.subject.startswith("fusion of") and each.chosen.startswith(chosen)]
 
 
 def join(planning: Planning, steps: Sequence[Group | Loop], judged: Judge) -> list[Group | Loop]:
@@ -49,6 +57,7 @@ def join(planning: Planning, steps: Sequence[Group | Loop], judged: Judge) -> li
                 continue
             found, decision = judged(parts)
             if not found:
+                _require_not_given(planning, parts, decision)
                 planning.plan.decisions.append(replace(decision, kernel=step.kernel))
                 continue
             for part, mapped in zip((parts[0], parts[-1]), found, strict=True):
@@ -65,10 +74,23 @@ def given_trees(planning: Planning, parts: Sequence[Group]) -> bool | None:
 
     One kernel may have the name of a part: a tree of several products is that of all.
     """
-    whole = planning.trees.tree(kernel_name([node for part in parts for node in part.nodes]))
-    if whole is not None and len(kernels(whole)) > 1:
+    if _tree_of_all(planning, parts) is not None:
         return True
-    return False if any(planning.trees.tree(part.kernel) is not None for part in parts) else None
+    elsewhere = isinstance(planning.options.fuse, Path)
+    return False if elsewhere or any(planning.trees.tree(part.kernel) is not None for part in parts) else None
+
+
+def _tree_of_all(planning: Planning, parts: Sequence[Group]) -> TileTree | None:
+    """The tree that was given for these groups as one kernel."""
+    found = planning.trees.tree(kernel_name([node for part in parts for node in part.nodes]))
+    return found if found is not None and len(kernels(found)) > 1 else None
+
+
+def _require_not_given(planning: Planning, parts: Sequence[Group], decision: Decision) -> None:
+    """Raises InvalidTree for the tree of a kernel that cannot be."""
+    if decision.refused and _tree_of_all(planning, parts) is not None:
+        with about(kernel_name([node for part in parts for node in part.nodes])):
+            raise InvalidTree(f"there is no such kernel: {decision.refused[0].rule}", help=APART)
 
 
 def lines_to(consumer: Group, groups: Mapping[str, Group]) -> Iterator[tuple[Group, ...]]:

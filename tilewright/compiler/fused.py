@@ -153,18 +153,18 @@ def plan_fused(planning: Planning, group: Group, machine: Cpu) -> None:
     between = {0: row_statements(planning, parts)} if len(parts) > 2 else {}
     point = choose_fused(unpacked, machine, threads, bool(between))
     name = planning.name_kernel(group.kernel)
-    subject, given = f"blocks of {group.kernel}", planning.trees.tree(name)
-    if given is not None:
-        with about(name):
+    subject = f"blocks of {group.kernel}"
+    with about(name):
+        given = planning.trees.of_products(name, unpacked)
+        if given is not None:
             first, last = (work.statements for work in unpacked)
             kernel = Kernel((*first, *between.get(0, ()), *last), given)
             check(given, problem_of(kernel), imperfect=True)
             tree = products_tree(kernel)
             require_fits(tree, l2_bytes(machine))
             point = point_of(tree)
-        decision = Decision(subject, str(point), ASKED)
-    else:
-        decision = Decision(subject, str(point), "register tiles with the fewest cycles whose blocks stay in L2")
+    why = "register tiles with the fewest cycles whose blocks stay in L2" if given is None else ASKED
+    decision = Decision(subject, str(point), why)
     assert point is not None, "blocks were found before the groups became one"
     plan.decisions.append(decision)
     own = [each.finished(tiles) for each, tiles in zip(plans, point.points, strict=True)]

@@ -202,7 +202,7 @@ class Planning:
         self._products: dict[Compute, Found] = {}
         self.rankings: Rankings = {}  # of the tiles of a GPU
         self.threads = threads
-        self.trees = GivenTrees(options.trees)
+        self.trees = GivenTrees(options)
         self.borders = dict(rewritten.borders)
         self.borders_left_out: set[str] = set()  # tensors whose border of zeros is not in memory
         self.kernel_names: set[str] = set()

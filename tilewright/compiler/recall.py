@@ -18,12 +18,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tilewright.compiler.digest import compiler_digest
 from tilewright.errors import CompileError, InvalidFile
+from tilewright.files import read_bytes
 from tilewright.runtime.archive import Blocks
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.cache import Cache, cache_key
@@ -70,6 +72,8 @@ def _options_text(options: Options) -> str:
     }
     if options.intrinsics is not None:
         values["intrinsics"] = list(options.intrinsics)
+    if isinstance(options.fuse, Path):
+        values["fuse"] = read_bytes(options.fuse)
     return repr(sorted(values.items()))
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from difflib import get_close_matches
 from math import prod
-from typing import Any
+from pathlib import Path
 
 from tilewright.errors import CompileError, InvalidArgument
+from tilewright.expr.names import claim
 from tilewright.expr.ordered import Ordered, Sort
 from tilewright.lower.row_tree import RowTree
 from tilewright.operator.block_rows import block_rows
@@ -18,23 +20,68 @@ from tilewright.operator.ordered_tree import ordered_tree
 from tilewright.operator.product_point import ProductPoint
 from tilewright.operator.products_tree import products_tree
 from tilewright.operator.sorting import method_of
+from tilewright.options import Options
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.legality import check
 from tilewright.tiles.parts import factors, on_blocks, program_of, tiles_at
 from tilewright.tiles.problem import problem_of
-from tilewright.tiles.product import Product, product_of, products_of
-from tilewright.tiles.tree import InvalidTree, MicroKernelRef, Stage, Tile, TileTree, from_json, kernels, leaves, walk
+from tilewright.tiles.product import Product, micro_kernel, product_of, products_of
+from tilewright.tiles.tree import (
+    InvalidTree,
+    Leaf,
+    MicroKernelRef,
+    Stage,
+    Tile,
+    TileTree,
+    from_json,
+    kernels,
+    leaves,
+    walk,
+    with_kernels,
+)
+
+_NAME = re.compile(r"(?P<record>\w+)_(?P<rows>\d{1,4})x(?P<columns>\d{1,4})x(?P<depth>\d{1,4})(\.\d+)?")
 
 
 class GivenTrees:
-    """The trees of `Options.trees`, read once."""
+    """The trees of `Options.trees`, and of the file that `Options.fuse` names, read once.
 
-    def __init__(self, trees: Mapping[str, Any]) -> None:
-        self.given = {name: from_json(value, where=f"trees: {name}") for name, value in trees.items()}
+    Raises InvalidFile or InvalidTree where they are none, InvalidArgument where both have a tree of one kernel.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.given = {name: from_json(value, where=f"trees: {name}") for name, value in options.trees.items()}
+        self.places = dict.fromkeys(self.given, "trees")
+        if isinstance(options.fuse, Path):
+            from tilewright.compiler.tree_files import fused_trees
+
+            fused = fused_trees(options.fuse)
+            if twice := [name for name in fused if name in self.given]:
+                fact = f"{options.fuse} has a tree of {twice[0]} too"
+                raise InvalidArgument(fact, where="trees", help="one tree for each kernel")
+            self.given |= fused
+            self.places |= dict.fromkeys(fused, str(options.fuse))
 
     def tree(self, kernel: str) -> TileTree | None:
         """The tree that was given for a kernel."""
         return self.given.get(kernel)
+
+    def of_products(self, kernel: str, works: Sequence[Product]) -> TileTree | None:
+        """The tree that was given for products in one kernel; leaves that have only names get their mappings.
+
+        Raises InvalidTree for a leaf that no intrinsic executes, or not with such a register tile.
+        """
+        tree = self.given.get(kernel)
+        if tree is None:
+            return None
+        found, taken = {leaf.op: leaf for _, leaf in leaves(tree)}, set[str]()
+        for work in works:
+            leaf = found.get(work.statements[0].name)
+            if leaf is not None:
+                executed = _executed(leaf, work)
+                tree = with_kernels(tree, {leaf.op: replace(executed, name=claim(executed.name, taken))})
+        self.given[kernel] = tree
+        return tree
 
     def instead(self, kernel: str, scheduled: Kernel) -> Kernel:
         """The kernel with the tree that was given for it, if there is one and it is lowered.
@@ -58,7 +105,7 @@ class GivenTrees:
             if name not in kernels:
                 near = get_close_matches(name, kernels, 1)
                 help = near[0] if near else f"one of {', '.join(list(kernels)[:5])}"
-                raise InvalidArgument(f"the plan has no kernel {name!r}", where="trees", help=help)
+                raise InvalidArgument(f"the plan has no kernel {name!r}", where=self.places[name], help=help)
 
 
 @contextmanager
@@ -126,6 +173,41 @@ def _shown(mappings: Collection[object]) -> str:
 # Products, before operands are packed for their tile ------------------------------------------------------------------
 
 
+def _executed(leaf: Leaf, work: Product) -> MicroKernelRef:
+    """The micro-kernel of a leaf that computes a product, with its mapping: by its name, if it has none yet."""
+    mapping, found = work.mapping, leaf.kernel
+    help = f"op {leaf.op} as {mapping.intrinsic}_ROWSxCOLUMNSxDEPTH"
+    if found is None:
+        raise InvalidTree(f"no intrinsic executes op {leaf.op}", help=help)
+    if found.mapping is None:
+        parts = _NAME.fullmatch(found.name)
+        if parts is None or parts["record"] != mapping.intrinsic:
+            raise InvalidTree(f"no intrinsic executes op {leaf.op} as {found.name}", help=help)
+        rows, columns, depth = (int(parts[part]) for part in ("rows", "columns", "depth"))
+        tile = {axis.name: rows for axis in work.rows[-1:]} | {work.columns.name: columns}
+        found = micro_kernel(work, tile, {work.depth[-1].name: depth})
+    if found.mapping != mapping:
+        raise InvalidTree(f"op {leaf.op} has the mapping {found.mapping}", help=f"{mapping}, with any tile")
+    _register_tile(work, {loop.name: loop.trips for loop in found.quantum}, ())
+    return found
+
+
+def _register_tile(work: Product, tile: Mapping[str, int], order: Sequence[str], k_blocks: int = 1) -> ProductPoint:
+    """The point of a product with this register tile. Raises InvalidTree for one that registers do not hold whole."""
+    rows = tuple(tile.get(axis.name, 1) for axis in work.rows)
+    columns = tile.get(work.columns.name, 1)
+    vectors = -(-columns // work.lanes)
+    if not any(prod(rows) <= height and vectors <= width for height, width in work.shapes):
+        shapes = ", ".join(f"{height} rows by {width} vectors" for height, width in work.shapes)
+        raise InvalidTree(f"a register tile has {prod(rows)} rows by {vectors} vectors", help=f"at most {shapes}")
+    point = ProductPoint(rows, vectors, tuple(order), k_blocks)
+    whole = point.tile(work)[work.columns.name]
+    if columns != whole:
+        fact = f"a register tile has {columns} columns of {work.columns.name}, which has {work.columns.size}"
+        raise InvalidTree(fact, help=f"{whole}, whole vectors of {work.lanes}")
+    return point
+
+
 def _micro_kernel(tree: TileTree) -> MicroKernelRef:
     found = list(kernels(tree).values())
     if len(found) != 1:
@@ -150,18 +232,7 @@ def point_of_tree(tree: TileTree, work: Product) -> tuple[ProductPoint, dict[str
     if sorted(order) != sorted(tiled):
         along = ", ".join(order) or "no loop"
         raise InvalidTree(f"tiles have loops over {along}", help=f"{', '.join(tiled)} at L2, each once")
-    rows = tuple(tile.get(axis.name, 1) for axis in work.rows)
-    columns = tile.get(work.columns.name, 1)
-    vectors = -(-columns // work.lanes)
-    if not any(prod(rows) <= height and vectors <= width for height, width in work.shapes):
-        shapes = ", ".join(f"{height} rows by {width} vectors" for height, width in work.shapes)
-        raise InvalidTree(f"a register tile has {prod(rows)} rows by {vectors} vectors", help=f"at most {shapes}")
-    point = ProductPoint(rows, vectors, tuple(order), k_blocks)
-    whole = point.tile(work)[work.columns.name]
-    if columns != whole:
-        fact = f"a register tile has {columns} columns of {work.columns.name}, which has {work.columns.size}"
-        raise InvalidTree(fact, help=f"{whole}, whole vectors of {work.lanes}")
-    return point, program.grid
+    return _register_tile(work, tile, order, k_blocks), program.grid
 
 
 def cut_of_tree(tree: TileTree, last: str, extent: int, group: int) -> int:

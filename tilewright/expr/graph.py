@@ -7,7 +7,7 @@ Names of loops are unique too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
@@ -36,6 +36,17 @@ class Graph:
     constants: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     name: str = "main"
     loops: tuple[Loop, ...] = ()
+
+    @classmethod
+    def of(cls, computes: Sequence[Compute], results: Collection[str] = ()) -> Graph:
+        """Expressions in topological order as a graph, whose inputs are what they read and none of them writes.
+
+        `results` names its outputs; by default the last expression writes the only one.
+        """
+        written = {compute.name for compute in computes}
+        inputs = dict.fromkeys(t for compute in computes for t in compute.inputs() if t.name not in written)
+        outputs = tuple(compute.output for compute in computes if compute.name in (results or {computes[-1].name}))
+        return cls(tuple(inputs), outputs, tuple(computes))
 
     def __post_init__(self) -> None:
         known: dict[str, Tensor] = {}

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from tilewright.dataclass import dataclass
 from tilewright.graph.dataflows.table import Dataflow
+from tilewright.graph.search_options import SearchOptions
 from tilewright.graph.tree_cost import Objective, TreeCost
-from tilewright.graph.tree_factors import Factors, TreeFactors
-from tilewright.search.cost import Budget
-from tilewright.search.descent import Descent
-from tilewright.search.method import Method
-from tilewright.search.minimise import Outcome, Progress, minimise
-from tilewright.search.tree_search import TreeSearch
+from tilewright.graph.tree_factors import TreeFactors
+from tilewright.search.minimise import Outcome
 from tilewright.tiles.analysis import Analysis, analyse
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Resources
 from tilewright.tiles.tree import TileTree
-
-MethodName: TypeAlias = Literal["descent", "tree-search"]
 
 
 @dataclass(frozen=True)
@@ -48,42 +41,21 @@ class Searched:
 
 
 def search_dataflow(
-    name: str,
-    dataflow: Dataflow,
-    problem: Problem,
-    resources: Resources,
-    budget: Budget,
-    *,
-    objective: Objective = "cycles",
-    method: MethodName = "descent",
-    seed: int = 0,
-    trace: str | os.PathLike[str] | None = None,
-    notes: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
+    name: str, dataflow: Dataflow, problem: Problem, resources: Resources, options: SearchOptions
 ) -> Searched:
-    """The best factors that the budget finds; `trace`, `notes` and `progress` are those of `minimise`.
+    """The best factors of a dataflow that the budget finds.
 
-    The result is a function of the arguments where only evaluations are limited. Raises InvalidArgument where the
-    operators have not the form of the dataflow, or the machine fewer than three memory levels.
+    Raises InvalidArgument where the operators have not the form of the dataflow, or the machine fewer than three memory
+    levels, and what `search.minimise` raises.
     """
     problem = dataflow.rewrite(problem)
     tree = dataflow.tree(problem, [level.name for level in resources.levels])
     space = TreeFactors(tree, problem, resources)
-    notes = {"objective": objective, **(notes or {})}
-    outcome = minimise(
-        TreeCost(space, resources, objective), method_of(method, space), budget,
-        seed=seed, trace=trace, notes=notes, progress=progress,
-    )  # fmt: skip
+    outcome = options.minimise(name, TreeCost(space, resources, options.objective), options.method_of(space))
     if outcome.best is None:
         return Searched(name, problem, None, None, outcome)
     found = space.filled(outcome.best)
     return Searched(name, problem, found, analyse(found, problem, resources), outcome)
-
-
-def method_of(name: MethodName, space: TreeFactors) -> Method[Factors]:
-    """The method of this name for the factors of a tree."""
-    methods: Mapping[MethodName, Method[Factors]] = {"descent": Descent(space), "tree-search": TreeSearch(space)}
-    return methods[name]
 
 
 def dram_words(analysis: Analysis) -> float:

@@ -46,10 +46,7 @@ class Part:
     @property
     def graph(self) -> Graph:
         """The expressions as a graph of their own, whose inputs are what they read from outside."""
-        inside = {compute.name for compute in self.computes}
-        inputs = dict.fromkeys(t for compute in self.computes for t in compute.inputs() if t.name not in inside)
-        results = tuple(compute.output for compute in self.computes if compute.name in self.results)
-        return Graph(tuple(inputs), results, self.computes)
+        return Graph.of(self.computes, self.results)
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor that the expressions read or write, by name."""

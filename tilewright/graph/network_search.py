@@ -15,19 +15,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError
-from tilewright.graph.dataflow_search import MethodName, method_of
 from tilewright.graph.network import Chain, Network, Part
+from tilewright.graph.search_options import SearchOptions
 from tilewright.graph.tree_cost import Objective, TreeCost
 from tilewright.graph.tree_factors import TreeFactors
 from tilewright.graph.tree_space import Genome, TreeSpace, spatial_levels
 from tilewright.search.cost import Budget
-from tilewright.search.minimise import minimise
 from tilewright.search.space import NoLegalPoint
-from tilewright.search.trace import Step
 from tilewright.tiles.analysis import Analysis, analyse
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Resources
@@ -36,7 +34,6 @@ from tilewright.tiles.tree import Kind, TileTree
 
 How: TypeAlias = Literal["tree", "streamed"]
 Value: TypeAlias = tuple[float, float]  #: what is to be small, and what decides between equals
-PartProgress: TypeAlias = Callable[[str, Step], None]  #: gets every evaluation, with the name of its part
 
 PRODUCTS_SHARE, PAIRS_SHARE = 0.4, 0.8  #: of the budget, up to which products, and then their epilogues, are searched
 _LEAST_SAVING = 1e-3  # of the cycles or the energy of its parts that fusing a chain could save, or it is not searched
@@ -98,26 +95,14 @@ class NetworkCost:
 
 
 def search_network(
-    network: Network,
-    resources: Resources,
-    budget: Budget,
-    *,
-    objective: Objective = "cycles",
-    method: MethodName = "descent",
-    seed: int = 0,
-    trace: str | os.PathLike[str] | None = None,
-    notes: Mapping[str, Any] | None = None,
-    progress: PartProgress | None = None,
-    clock: Callable[[], float] = time.monotonic,
+    network: Network, resources: Resources, options: SearchOptions, clock: Callable[[], float] = time.monotonic
 ) -> NetworkCost:
     """Search the trees of a network; the budget is that of all searches together.
 
-    Where only evaluations are limited, the result is a function of the arguments. Each search keeps its evaluations in
-    a file of its own, whose name begins with `trace`. After Ctrl-C what was found is returned; parts that were not
-    reached have no cost then.
+    Each search keeps its evaluations in a file of its own, whose name begins with that of the trace. After Ctrl-C what
+    was found is returned; parts that were not reached have no cost then.
     """
-    search = _Search(resources, budget, objective, method, seed, trace, notes, progress, clock)
-    return search.run(network)
+    return _Search(resources, options, clock).run(network)
 
 
 @dataclass(frozen=True)
@@ -130,14 +115,8 @@ class _Job:
 
 
 class _Search:
-    def __init__(
-        self, resources: Resources, budget: Budget, objective: Objective, method: MethodName, seed: int,
-        trace: str | os.PathLike[str] | None, notes: Mapping[str, Any] | None, progress: PartProgress | None,
-        clock: Callable[[], float],
-    ) -> None:  # fmt: skip
-        self.resources, self.budget, self.objective, self.method, self.seed = resources, budget, objective, method, seed
-        self.trace, self.progress, self.clock = trace, progress, clock
-        self.notes = {"objective": objective, **(notes or {})}
+    def __init__(self, resources: Resources, options: SearchOptions, clock: Callable[[], float]) -> None:
+        self.resources, self.options, self.objective, self.clock = resources, options, options.objective, clock
         self.began, self.evaluations = clock(), 0
         self.known: dict[str, Found] = {}
         self.interrupted = False
@@ -221,7 +200,7 @@ class _Search:
                 raise KeyboardInterrupt
 
     def _part_of_budget(self, share: float, part: float, least_seconds: float) -> Budget:
-        evaluations, seconds = self.budget.evaluations, self.budget.seconds
+        evaluations, seconds = self.options.budget.evaluations, self.options.budget.seconds
         if evaluations is not None:
             evaluations = int(max(0, share * evaluations - self.evaluations) * part + 0.5)
         if seconds is not None:
@@ -230,20 +209,18 @@ class _Search:
 
     def _searched(self, job: _Job, budget: Budget) -> Found:
         """The best tree of a genome, or the reason why there is none."""
-        part, progress = job.part, self.progress
+        part, options = job.part, replace(self.options, budget=budget)
         if budget.evaluations == 0 or budget.seconds == 0.0:
             return Found(part, "tree", reason="no budget was left for it")
         factors = self._factors(job)
         if isinstance(factors, str):
             return Found(part, "tree", reason=factors)
         place = "_".join(job.genome[0][::2]) if job.genome else "alone"
-        trace = None if self.trace is None else f"{os.fspath(self.trace)}.{part.key[:16]}.{place}"
+        if options.trace is not None:
+            options = replace(options, trace=f"{os.fspath(options.trace)}.{part.key[:16]}.{place}")
         try:
-            outcome = minimise(
-                TreeCost(factors, self.resources, self.objective, ties=True), method_of(self.method, factors), budget,
-                seed=self.seed, trace=trace, notes=self.notes,
-                progress=None if progress is None else lambda step: progress(part.name, step),
-            )  # fmt: skip
+            cost = TreeCost(factors, self.resources, self.objective, ties=True)
+            outcome = options.minimise(part.name, cost, options.method_of(factors))
         except NoLegalPoint as error:
             return Found(part, "tree", reason=error.message)
         self.interrupted = outcome.stopped == "interrupted"

@@ -116,6 +116,11 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "3 min", ("trials",), measured=True,
     ),
     Experiment(
+        "chimera-cpu", "tilewright.reproduce.chimera.cpu",
+        "chains of two products on this CPU as one kernel and as two, beside PyTorch and onnxruntime where they are "
+        "installed: claims E1 to E3, E9", "3 min", ("layers",), measured=True,
+    ),
+    Experiment(
         "mlir-matmul", "tilewright.reproduce.matmul.ablation",
         "products on a GPU, optimisation by optimisation: counts of the emulator, times that the model predicts, and "
         "times beside cuBLAS where there is a GPU",

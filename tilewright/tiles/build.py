@@ -21,8 +21,8 @@ from tilewright.tiles.tree import (
     Stage,
     Tile,
     TileTree,
-    kernels,
-    with_kernel,
+    leaves,
+    with_kernels,
 )
 
 
@@ -83,5 +83,5 @@ def distinct_kernels(trees: Sequence[TileTree]) -> Iterator[TileTree]:
     """The trees, each of one micro-kernel, with other names for those of one shape that run along other loops."""
     taken: set[str] = set()
     for tree in trees:
-        ((name, micro_kernel),) = kernels(tree).items()
-        yield with_kernel(tree, replace(micro_kernel, name=claim(name, taken)))
+        ((op, micro_kernel),) = ((leaf.op, leaf.kernel) for _, leaf in leaves(tree) if leaf.kernel is not None)
+        yield with_kernels(tree, {op: replace(micro_kernel, name=claim(micro_kernel.name, taken))})

@@ -1,9 +1,10 @@
 """The expressions that a tile tree runs, and which of their loops are one loop (spec 1, section 3.1).
 
-Loops tied together by a tensor that one expression writes and another reads are one loop with one name. A consumer that
-reads a dimension through a sum (``h*2 + r``) *derives* the producer's loop: its range follows from the consumer's tile,
-halo included. A dimension read any other way (a constant, a gathered index, the same tensor transposed as well) must be
-whole before the consumer runs.
+Loops tied together by a tensor that one expression writes and another reads are one loop with one name. A consumer
+that reads a dimension through a sum (``h*2 + r``), or a part of it by a loop of another extent, *derives* the
+producer's loop: its range follows from the consumer's tile, halo included. Loops that no tensor ties may have one
+name, where their extents agree and no expression is moved by both. A dimension read any other way (a constant, a
+gathered index, the same tensor transposed as well) must be whole before the consumer runs.
 """
 
 from __future__ import annotations
@@ -211,7 +212,8 @@ class _Loops:
             for read in compute.reads()
             if read.tensor == producer.output
         ]
-        plain = [(name, loop.name) for name, index in reads if (loop := _plain(index)) is not None]
+        loops = [(name, _plain(index)) for name, index in reads]
+        plain = [(name, loop.name) for name, loop in loops if loop is not None and loop.extent == axis.extent]
         if len(plain) == len(reads) and not any(consumer in self.derived for consumer in plain):
             for consumer in dict.fromkeys(plain):
                 self._merge((producer.name, axis.name), consumer)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from enum import Enum
@@ -285,16 +285,16 @@ def kernels(tree: Node) -> dict[str, MicroKernelRef]:
     return {leaf.kernel.name: leaf.kernel for _, leaf in leaves(tree) if leaf.kernel is not None}
 
 
-def with_kernel(tree: TileTree, kernel: MicroKernelRef) -> TileTree:
-    """The tree with this micro-kernel at every leaf that has one."""
+def with_kernels(tree: TileTree, found: Mapping[str, MicroKernelRef]) -> TileTree:
+    """The tree with these micro-kernels, by the operators that they compute."""
     if isinstance(tree, Scope):
-        return replace(tree, children=tuple(with_kernel(child, kernel) for child in tree.children))
+        return replace(tree, children=tuple(with_kernels(child, found) for child in tree.children))
+    if isinstance(tree, Stage):
+        return replace(tree, child=with_kernels(tree.child, found))
     child = tree.child
     if not isinstance(child, Leaf):
-        return replace(tree, child=with_kernel(child, kernel))
-    return (
-        tree if isinstance(tree, Stage) or child.kernel is None else replace(tree, child=replace(child, kernel=kernel))
-    )
+        return replace(tree, child=with_kernels(child, found))
+    return replace(tree, child=replace(child, kernel=found.get(child.op, child.kernel)))
 
 
 def same_path(a: Path, b: Path) -> Path:

@@ -216,6 +216,30 @@ def test_a_plan_that_was_emitted_is_taken(invoke: Invoke, model: str, tmp_path: 
         assert "error[" in invoke(*program, "--plan", plan, status=2).stderr
 
 
+def test_products_are_fused_as_the_option_or_a_file_says(invoke: Invoke, tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    from bench.cases.definition import node, normal, onnx_model
+
+    inputs = {"x": normal(0, 40, 24), "a": normal(1, 24, 48), "b": normal(2, 48, 16)}
+    nodes = [node("MatMul", ["x", "a"], "h"), node("MatMul", ["h", "b"], "y")]
+    model = onnx_model(nodes, inputs, ("y", (40, 16), np.float32))
+    Path("chain.onnx").write_bytes(model.SerializeToString())
+
+    def kernels(fuse: str) -> set[str]:
+        invoke("compile", "chain.onnx", "--emit", "plan", "-o", f"{Path(fuse).stem}.plan", "--fuse", fuse)
+        return set(json.loads(Path(f"{Path(fuse).stem}.plan").read_text())["trees"])
+
+    assert "h+y" in kernels("always")
+    assert {"h", "y"} <= kernels("never")
+    assert {"h", "y"} <= kernels("auto"), "what stays in L2 gains nothing"
+    Path("file.json").write_bytes(Path("always.plan").read_bytes())
+    assert kernels("file.json") == kernels("always")
+    assert "one kernel" in invoke("explain", "chain.onnx", "--all", "--fuse", "file.json").stdout
+    failed = ("compile", "chain.onnx", "--fuse")
+    assert "there is no fuse 'sometimes'" in invoke(*failed, "sometimes", status=2).stderr
+    assert "no kernel in it has several products" in invoke(*failed, "never.plan", status=2).stderr
+
+
 def test_emitted_tile_program_compiles_to_the_same_bytes(invoke: Invoke, model: str) -> None:
     invoke("compile", model, "--shape", "x=4,6")
     invoke("compile", model, "--shape", "x=4,6", "--emit", "tile", "-o", "first.tile")

@@ -54,6 +54,32 @@ def test_json_has_what_the_text_says() -> None:
     assert plans[0]["fuse"] is (plans[0]["seconds"] < chain["apart"]["seconds"])
 
 
+def test_the_decision_of_the_compiler_is_shown_for_a_cpu_with_both_predictions() -> None:
+    chain = ("--workload", "gemm-chain-G2", "--machine", "znver5", "--threads", "1")
+    text = run(*chain).split("what `tilewright compile` decides for znver5, 1 thread:\n")[1]
+    compiled = value(*chain)["compiled"]
+    (decision,) = compiled["decisions"]
+    assert compiled["threads"] == 1
+    assert decision["subject"] == "fusion of C + E"
+    assert decision["chosen"].startswith("one kernel")
+    assert decision["cost"]["cycles"] < decision["runner_up_cost"]["cycles"]
+    for cost in ("cost", "runner_up_cost"):
+        assert f"{decision[cost]['cycles']:.0f}" in text
+
+
+def test_the_compiler_says_why_it_keeps_products_apart() -> None:
+    found = value("--workload", "conv-chain-C3", *CPU)["compiled"]["decisions"]
+    assert [(each["subject"], each["chosen"]) for each in found] == [("fusion of conv1 + conv2", "a kernel each")]
+    assert found[0]["refused"][0]["rule"] == "conv1 is read at other points than one block has"
+    assert "it found no two that could be one" in run(*CHAIN, *SIZES, *CPU, "--dtype", "f16")  # sums of f16 alone
+
+
+def test_only_cpus_have_a_decision_of_the_compiler() -> None:
+    assert value(*CHAIN, *SIZES, "--machine", "edge", "--dtype", "f16")["compiled"] is None
+    assert "decides for" not in run(*CHAIN, *SIZES, "--machine", "edge", "--dtype", "f16")
+    assert "edge is no CPU" in run(*CHAIN, *SIZES, "--machine", "edge", "--threads", "2", status=2)
+
+
 def test_a_workload_with_a_softmax() -> None:
     (chain,) = value("--workload", "gemm-chain-G1-softmax", "--machine", "sm_80", "--dtype", "f16")["chains"]
     assert {plan["softmax"] for plan in chain["plans"]} <= {"", "online"}

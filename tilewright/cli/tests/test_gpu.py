@@ -154,7 +154,7 @@ def test_switched_off_passes_change_the_code_and_not_the_result(invoke: Invoke) 
 
 DECIDED = {
     "--machine": "sm_90a", "--threads": "2", "--shape": "x=4,40", "--search": "joint", "--mma": "wmma",
-    "--input-precision": "tf32", "--cluster": "2", "--trials": "3", "--disable": "fold-padding",
+    "--input-precision": "tf32", "--cluster": "2", "--trials": "3", "--disable": "fold-padding", "--fuse": "never",
 }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from tilewright.graph.chain.workloads import two_products
 from tilewright.graph.dataflow_search import search_dataflow
 from tilewright.graph.dataflows.table import ATTENTION
 from tilewright.graph.genome_search import PER_GENOME, search_genomes
+from tilewright.graph.search_options import SearchOptions
 from tilewright.graph.tests.test_network import SMALL
 from tilewright.search.cost import Budget
 from tilewright.search.space import NoLegalPoint
@@ -24,9 +25,9 @@ CHAIN = Problem.of(two_products(1, 16, 8, 8, 16, "f16"))
 
 @pytest.mark.parametrize("objective", ["cycles", "energy"])
 def test_a_fused_tree_is_found_that_beats_layers_apart(objective: str) -> None:
-    found = search_genomes("any", CHAIN, SMALL, Budget(evaluations=2000), objective=objective)  # type: ignore[arg-type]
+    found = search_genomes("any", CHAIN, SMALL, SearchOptions(Budget(2000), objective))  # type: ignore[arg-type]
     layerwise = ATTENTION["Layerwise"]
-    apart = search_dataflow("Layerwise", layerwise, CHAIN, SMALL, Budget(evaluations=2000), objective=objective)  # type: ignore[arg-type]
+    apart = search_dataflow("Layerwise", layerwise, CHAIN, SMALL, SearchOptions(Budget(2000), objective))  # type: ignore[arg-type]
     value, layers = found.value(objective), apart.value(objective)  # type: ignore[arg-type]
     assert value is not None
     assert layers is not None
@@ -39,18 +40,18 @@ def test_a_fused_tree_is_found_that_beats_layers_apart(objective: str) -> None:
 
 
 def test_equal_budgets_and_seeds_give_equal_trees() -> None:
-    once, again = (search_genomes("any", CHAIN, SMALL, Budget(evaluations=600), seed=3) for _ in range(2))
+    once, again = (search_genomes("any", CHAIN, SMALL, SearchOptions(Budget(600), seed=3)) for _ in range(2))
     assert once.tree == again.tree
     assert [step.point for step in once.outcome.trace.steps] == [step.point for step in again.outcome.trace.steps]
 
 
 def test_monte_carlo_tree_search_may_look_for_the_factors() -> None:
-    found = search_genomes("any", CHAIN, SMALL, Budget(evaluations=500), method="tree-search")
+    found = search_genomes("any", CHAIN, SMALL, SearchOptions(Budget(500), method="tree-search"))
     assert found.tree is not None
 
 
 def test_few_evaluations_are_those_of_one_genome() -> None:
-    found = search_genomes("any", CHAIN, SMALL, Budget(evaluations=30))
+    found = search_genomes("any", CHAIN, SMALL, SearchOptions(Budget(30)))
     assert len(found.outcome.trace.steps) == 1
     assert found.evaluations == 30 < PER_GENOME
 
@@ -68,24 +69,25 @@ def test_an_interruption_inside_a_genome_ends_the_whole_search(monkeypatch: pyte
         return batch(self, points)  # type: ignore[arg-type]
 
     monkeypatch.setattr(TreeCost, "batch", interrupted)
-    found = search_genomes("any", CHAIN, SMALL, Budget(evaluations=4000))
+    found = search_genomes("any", CHAIN, SMALL, SearchOptions(Budget(4000)))
     assert found.outcome.stopped == "interrupted"
     assert len(found.outcome.trace.steps) < 6
 
 
 def test_a_search_goes_on_with_its_trace(tmp_path: Path) -> None:
-    steps: list[Step] = []
-    budget = Budget(evaluations=500)
-    once = search_genomes("any", CHAIN, SMALL, budget, trace=tmp_path / "trace", progress=steps.append)
+    steps: list[tuple[str, Step]] = []
+    options = SearchOptions(Budget(500), trace=tmp_path / "trace", progress=lambda *step: steps.append(step))
+    once = search_genomes("any", CHAIN, SMALL, options)
     count = len(steps)
-    again = search_genomes("any", CHAIN, SMALL, budget, trace=tmp_path / "trace", progress=steps.append)
+    again = search_genomes("any", CHAIN, SMALL, options)
     assert len(steps) == count > 0
+    assert {name for name, _ in steps} == {"any"}
     assert once.tree == again.tree
 
 
 def test_nothing_legal_and_too_few_levels_are_said() -> None:
     tiny = Resources((SMALL.levels[0], Level("L1", 2, instances=1), SMALL.levels[2]), units=16)
     with pytest.raises(NoLegalPoint, match="no genome of C, E is legal"):
-        search_genomes("any", CHAIN, tiny, Budget(evaluations=100))
+        search_genomes("any", CHAIN, tiny, SearchOptions(Budget(100)))
     with pytest.raises(InvalidArgument, match="over the levels DRAM"):
-        search_genomes("any", CHAIN, Resources(SMALL.levels[:1]), Budget(evaluations=100))
+        search_genomes("any", CHAIN, Resources(SMALL.levels[:1]), SearchOptions(Budget(100)))

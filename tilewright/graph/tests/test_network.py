@@ -14,6 +14,7 @@ from tilewright.expr.text import parse_graph
 from tilewright.graph.network import Network, network_of
 from tilewright.graph.network_facts import network_facts, totals
 from tilewright.graph.network_search import NetworkCost, search_network
+from tilewright.graph.search_options import SearchOptions
 from tilewright.graph.tree_cost import TreeCost
 from tilewright.graph.tree_factors import TreeFactors
 from tilewright.graph.tree_space import TreeSpace, spatial_levels
@@ -70,7 +71,7 @@ def network(text: str = TEXT) -> Network:
 
 @pytest.fixture(scope="module")
 def searched() -> NetworkCost:
-    return search_network(network(), SMALL, Budget(evaluations=5000))
+    return search_network(network(), SMALL, SearchOptions(Budget(5000)))
 
 
 def test_products_are_parts_of_their_own_and_padding_is_none() -> None:
@@ -214,17 +215,17 @@ def test_the_tree_of_a_product_is_within_a_hundredth_of_the_best_of_its_space(se
 
 
 def test_evaluations_are_shared_and_give_the_same_again() -> None:
-    once, again = (search_network(network(), SMALL, Budget(evaluations=1000)) for _ in range(2))
+    once, again = (search_network(network(), SMALL, SearchOptions(Budget(1000))) for _ in range(2))
     assert once == again
     count = sum(each.evaluations for each in (*once.parts, *(chain.fused for chain in once.chains)) if each.like is None
                 or each.like == each.part)  # fmt: skip
     assert 0 < count <= 1000 + len(once.parts) + 3 * len(once.chains)
-    assert search_network(network(), SMALL, Budget(evaluations=1000), seed=1) != once
+    assert search_network(network(), SMALL, SearchOptions(Budget(1000), seed=1)) != once
 
 
 def test_fewest_joules_are_another_goal() -> None:
-    found = search_network(network(), SMALL, Budget(evaluations=1200), objective="energy")
-    cycles = search_network(network(), SMALL, Budget(evaluations=1200))
+    found = search_network(network(), SMALL, SearchOptions(Budget(1200), objective="energy"))
+    cycles = search_network(network(), SMALL, SearchOptions(Budget(1200)))
     assert totals(found.apart(), SMALL, 1e9)["energy"] <= totals(cycles.apart(), SMALL, 1e9)["energy"]
     shown = network_facts(found, SMALL, 1e9)
     chain = next(each for each in shown["chains"] if each["chosen"])
@@ -239,7 +240,7 @@ def test_after_an_interruption_what_was_found_is_kept() -> None:
         if len(names) == 130 and name == "conv":
             raise KeyboardInterrupt
 
-    found = search_network(network(), SMALL, Budget(evaluations=2000), progress=interrupt)
+    found = search_network(network(), SMALL, SearchOptions(Budget(2000), progress=interrupt))
     assert found.stopped == "interrupted"
     costs = {each.part.name: each.analysis for each in found.parts}
     assert costs["conv"] is not None
@@ -250,19 +251,18 @@ def test_after_an_interruption_what_was_found_is_kept() -> None:
 
 
 def test_a_search_goes_on_with_the_evaluations_that_it_has(tmp_path: Path) -> None:
-    counts = []
-    for _ in range(2):
-        steps: list[Step] = []
-        found = search_network(network(), SMALL, Budget(evaluations=500), trace=tmp_path / "trace",
-                               progress=lambda _, step, steps=steps: steps.append(step))  # type: ignore[misc]  # fmt: skip
-        counts.append(len(steps))
-    assert counts[0] > 0 == counts[1]
-    assert found == search_network(network(), SMALL, Budget(evaluations=500))
+    names: list[str] = []
+    options = SearchOptions(Budget(500), trace=tmp_path / "trace", progress=lambda name, _: names.append(name))
+    search_network(network(), SMALL, options)
+    count = len(names)
+    found = search_network(network(), SMALL, options)
+    assert len(names) == count > 0
+    assert found == search_network(network(), SMALL, SearchOptions(Budget(500)))
 
 
 def test_a_part_without_a_legal_tree_says_why() -> None:
     levels = (SMALL.levels[0], Level("L1", 4, instances=1), SMALL.levels[2])
-    found = search_network(network(), Resources(levels, units=16), Budget(evaluations=500))
+    found = search_network(network(), Resources(levels, units=16), SearchOptions(Budget(500)))
     mm = next(each for each in found.parts if each.part.name == "mm")
     assert mm.analysis is None
     assert "L1" in mm.reason
@@ -272,7 +272,7 @@ def test_a_part_without_a_legal_tree_says_why() -> None:
 
 def test_no_level_on_the_chip_leaves_chains_apart() -> None:
     flat = Resources((SMALL.levels[0], SMALL.levels[2]), units=16)
-    found = search_network(network(), flat, Budget(evaluations=2000))
+    found = search_network(network(), flat, SearchOptions(Budget(2000)))
     assert not any(each.chosen for each in found.chains)
     assert all(each.analysis is not None for each in found.parts)
 

@@ -16,6 +16,7 @@ from tilewright.graph.chain.softmax import running
 from tilewright.graph.chain.workloads import NETWORKS, shaped, workload
 from tilewright.graph.dataflow_search import search_dataflow
 from tilewright.graph.dataflows.table import ATTENTION
+from tilewright.graph.search_options import SearchOptions
 from tilewright.graph.tree_cost import TreeCost
 from tilewright.graph.tree_fitness import TreeFitness
 from tilewright.graph.tree_space import TreeSpace
@@ -143,7 +144,8 @@ def report(layers: Sequence[str] = SHAPES, trials: int = EVALUATIONS) -> Report:
     machine = resources(resolve(MACHINE))
 
     started = time.process_time()
-    outcome = search_dataflow("TileFlow", ATTENTION["TileFlow"], problem, machine, Budget(trials), method="tree-search")
+    options = SearchOptions(Budget(trials), method="tree-search")
+    outcome = search_dataflow("TileFlow", ATTENTION["TileFlow"], problem, machine, options)
     steps = outcome.outcome.trace.steps
     factors = _convergence(steps, time.process_time() - started)
 

@@ -15,6 +15,7 @@ from tilewright.errors import InvalidArgument
 from tilewright.expr.core import Compute
 from tilewright.graph.dataflow_search import Searched, dram_words, search_dataflow
 from tilewright.graph.dataflows.table import Dataflow
+from tilewright.graph.search_options import SearchOptions
 from tilewright.machine.registry import resolve
 from tilewright.reproduce.claim import Claim
 from tilewright.reproduce.experiment import Table
@@ -171,7 +172,7 @@ def study(
     for shape, computes in shapes.items():
         problem = Problem.of(computes)
         found[shape] = {
-            name: search_dataflow(name, dataflow, problem, available, Budget(trials))
+            name: search_dataflow(name, dataflow, problem, available, SearchOptions(Budget(trials)))
             for name, dataflow in dataflows.items()
         }
         for name, each in found[shape].items():

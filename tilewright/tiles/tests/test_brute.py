@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tilewright.expr.text import parse_graph
+from tilewright.tiles.analysis import analyse
 from tilewright.tiles.brute import walk
+from tilewright.tiles.legality import violations
 from tilewright.tiles.notation import parse_tree
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Level, Resources, footprints
@@ -233,3 +235,22 @@ def test_a_tensor_cannot_bypass_the_level_that_it_lies_in() -> None:
     assert raised.value.help == "let A bypass a level between DRAM and the units"
     with pytest.raises(Unanalysable, match="no tensor F to bypass L1"):
         walk(parse_tree(tree.replace("l:6 ", "l:6 bypass F ")), subject)
+
+
+def test_a_producer_follows_a_consumer_that_reads_a_part_of_it() -> None:
+    """Of 40 rows of C only 39 are read: a fused tree walks these, and computes no other ones."""
+    subject = problem("""
+        input A: f32[40, 16]
+        input B: f32[16, 32]
+        input D: f32[32, 24]
+        C: f32[m:40, l:32] += A[m, k] * B[k, l] over k:16
+        E: f32[m:39, n:24] += C[m, l] * D[l, n] over l:32
+        output E""")
+    text = "@DRAM for m:13 { shar[@L1 for l:32, k:16 { op C }, @L1 for m:3, n:24, l:32 { op E }] }"
+    assert list(violations(parse_tree(text), subject)) == []
+    assert moved(text, subject) == {"A": (39 * 16, 0), "B": (512, 0), "D": (768, 0), "E": (0, 39 * 24)}
+    levels = (Level("DRAM"), Level("L1", 1 << 20), Level("REG", 64))
+    assert analyse(parse_tree(text), subject, Resources(levels, units=16)).operations == 39 * 32 * (16 + 24)
+    whole = "@DRAM for m:40 { shar[@L1 for l:32, k:16 { op C }, @L1 for n:24, l:32 { op E }] }"
+    (broken,) = violations(parse_tree(whole), subject)
+    assert "loop m of E has extent 39" in broken.message

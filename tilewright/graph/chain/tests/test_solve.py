@@ -427,3 +427,17 @@ def test_what_a_candidate_is() -> None:
     assert isinstance(every[0], Candidate)
     assert len({(each.moves.key(), each.whole) for each in every}) == len(every)
     assert memory_of(one_level(64), 1, None, aligned=False).capacity == 64
+
+
+def test_a_second_product_may_read_a_part_of_the_first() -> None:
+    graph = parse_graph("""
+        input A: f32[400, 64]
+        input B: f32[64, 320]
+        input D: f32[320, 64]
+        C: f32[m:400, l:320] += A[m, k] * B[k, l] over k:64
+        E: f32[m:390, n:64] += C[m, l] * D[l, n] over l:320
+        output E""")
+    best = solve(graph.nodes, hierarchy_of(resolve("edge"))).best
+    assert list(violations(best.tree, best.chain.problem)) == []
+    assert best.dv["L1"]["A"] == 390 * 64
+    assert best.flops == 2 * 390 * 320 * (64 + 64)

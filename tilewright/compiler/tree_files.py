@@ -1,0 +1,54 @@
+"""Trees of kernels in files: saved plans, and tile files with the expressions of a chain of products."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from tilewright.errors import InvalidFile
+from tilewright.files import read_text
+from tilewright.graph.groups import kernel_name
+from tilewright.tiles.file import MAX_BYTES, parse_tile_file
+from tilewright.tiles.tree import MicroKernelRef, TileTree, from_json, kernels
+
+_PLAN = "a file that `--emit plan` wrote"
+_NAMED = re.compile(r"\bas\s+([\w.]+)")
+
+
+def saved_trees(path: Path) -> dict[str, Any]:
+    """The trees of a saved plan as data, by kernel. Raises InvalidFile for a file that has none."""
+    return _trees_of(read_text(path, InvalidFile), str(path))
+
+
+def fused_trees(path: Path) -> dict[str, TileTree]:
+    """The trees of products in one kernel that a saved plan or a tile file has, by kernel.
+
+    A tile file has one chain, and names micro-kernels only: `RECORD_ROWSxCOLUMNSxDEPTH`. Raises InvalidFile or
+    InvalidTree for a file that is neither, or has no such tree.
+    """
+    text, where = read_text(path, InvalidFile, limit=MAX_BYTES), str(path)
+    if text.lstrip().startswith("{"):
+        trees = {name: from_json(tree, where=f"{where}: {name}") for name, tree in _trees_of(text, where).items()}
+        found = {name: tree for name, tree in trees.items() if len(kernels(tree)) > 1}
+    else:
+        named = {name: MicroKernelRef(name, "", (), ()) for name in _NAMED.findall(text)}
+        file = parse_tile_file(text, named, where=where)
+        sums = [node.name for node in file.graph.nodes if node.accum is not None]
+        found = {kernel_name(file.graph.nodes): file.tree} if len(sums) > 1 else {}
+    if not found:
+        help = "a plan that was made with fuse=always, or the expressions of a chain with a tree of it"
+        raise InvalidFile("no kernel in it has several products", where=where, help=help)
+    return found
+
+
+def _trees_of(text: str, where: str) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise InvalidFile(f"is no JSON: {error}", where=where, help=_PLAN) from error
+    trees = content.get("trees") if isinstance(content, dict) else None
+    if not isinstance(trees, dict):
+        raise InvalidFile("has no trees", where=where, help='an object {"trees": {KERNEL: TREE}}')
+    return trees
