@@ -14,16 +14,16 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import product
-from math import prod
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from bench.gpu.cases import CASES, Case
 from bench.gpu.clock import CudaClock
 from bench.gpu.inputs import inputs, unwritten
 from bench.gpu.timing import input_sets, record, sample
-from tilewright.compiler.compile import build, plan_graph
+from tilewright.compiler import gpu_fused
+from tilewright.compiler.compile import build
 from tilewright.compiler.gpu_tiles import distinct
 from tilewright.compiler.planning import ChooseProduct
 from tilewright.errors import CompileError
@@ -31,11 +31,9 @@ from tilewright.instruction.block_tiles import Candidate, Ranking
 from tilewright.kernel.passes.table import OPTIMISATIONS, PIPELINES
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
-from tilewright.operator.fused_blocks import fused_blocks
+from tilewright.operator.rules.gpu_fused import FusedTile, all_tiles, choose_tile
 from tilewright.options import Options
 from tilewright.runtime.artifact import Artifact
-from tilewright.tiles.product import products_of
-from tilewright.tiles.tree import to_json
 
 PASSES = tuple(dict.fromkeys(each.name for each in PIPELINES["gpu"] if each.name in OPTIMISATIONS))
 SECONDS = 0.15  # of timing, for each variant
@@ -116,24 +114,24 @@ class Variants:
             yield str(each), self._built(self.options, lambda ranking, node, each=each: each)
 
     def _fused(self) -> Iterator[tuple[str, Artifact]]:
-        """Other tiles of kernels with two products, of which the tree says all."""
+        """Every tile of a kernel of two products, with its predicted cycles."""
+        found: list[tuple[FusedTile, float]] = []
+
+        def look(*given: Any) -> Any:
+            found[:] = all_tiles(*given)
+            return choose_tile(*given)
+
+        def built(choose: Any) -> Artifact:
+            with patch.object(gpu_fused, "choose_tile", choose):
+                return build(self.case.graph(), machine, 1, self.options)
+
         machine = resolve(self.machine)
         assert isinstance(machine, Gpu)
-        for kernel in plan_graph(self.case.graph(), machine, 1, self.options).kernels:
-            if len(products_of(kernel.scheduled)) < 2:
-                continue
-            tree = fused_blocks(kernel.scheduled)
-            first, second = tree.first.mapping.intrinsic, tree.second.mapping.intrinsic
-            for points, warps, stages in product((64, 128), (4, 8), (2, 3)):
-                rows = tree.points[tree.first.rows[-1].name] * warps // prod(tree.warps)
-                sizes = {**tree.points, tree.link.name: points, tree.first.rows[-1].name: rows}
-                other = replace(tree, points=sizes, warps=(warps, 1), stages=stages).tree()
-                options = replace(self.options, trees={kernel.name: to_json(other)})
-                what = f"{rows} rows, {points} of the link, {warps} warps, {stages} stages, {first} and {second}"
-                try:
-                    yield what, build(self.case.graph(), machine, 1, options)
-                except CompileError as error:
-                    print(f"{what}: {error}", file=sys.stderr)
+        built(look)
+        for tile, cycles in found:
+            for stages in dict.fromkeys((tile.stages, 3)):
+                other = replace(tile, stages=stages)
+                yield f"{other}; {cycles:.0f} cycles", built(lambda *_, one=other, price=cycles: (one, price, ()))
 
     def _built(self, options: Options, tile: Any) -> Artifact:
         machine = resolve(self.machine)

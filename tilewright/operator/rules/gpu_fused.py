@@ -7,7 +7,7 @@ registers: sums of the first product become fragments of the second one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import ceil
+from math import ceil, inf
 
 from tilewright.dataclass import dataclass
 from tilewright.decision import Refusal
@@ -83,16 +83,18 @@ def choose_tile(
     problem: FusedProblem, records: Sequence[Intrinsic], machine: Gpu
 ) -> tuple[FusedTile | None, float, tuple[Refusal, ...]]:
     """The tile with the fewest predicted cycles, these, and what was refused; None where no tile fits."""
-    best, least, refused = None, float("inf"), dict[str, Refusal]()
-    for tile in _tiles(problem, records, machine):
-        why = _refuse(tile, problem, machine)
-        if why is not None:
-            refused.setdefault(why.rule, why)
-            continue
-        cycles = tile_cycles(tile, problem, machine)
-        if cycles < least:
-            best, least = tile, cycles
-    return best, least, tuple(refused.values())
+    refused = [
+        why for tile in _tiles(problem, records, machine) if (why := _refuse(tile, problem, machine)) is not None
+    ]
+    ranked = sorted(all_tiles(problem, records, machine), key=lambda each: each[1])
+    best, cycles = ranked[0] if ranked else (None, inf)
+    return best, cycles, tuple({why.rule: why for why in reversed(refused)}.values())
+
+
+def all_tiles(problem: FusedProblem, records: Sequence[Intrinsic], machine: Gpu) -> list[tuple[FusedTile, float]]:
+    """Every tile that fits, with its predicted cycles."""
+    tiles = [tile for tile in _tiles(problem, records, machine) if _refuse(tile, problem, machine) is None]
+    return [(tile, tile_cycles(tile, problem, machine)) for tile in tiles]
 
 
 def _tiles(problem: FusedProblem, records: Sequence[Intrinsic], machine: Gpu) -> Iterator[FusedTile]:
