@@ -106,10 +106,12 @@ class Variants:
                 same = [each for each in ranking.candidates if _tile(each) == _tile(best)]
                 found.extend(same[: self.stages])
 
+        if self.case.family == "attention":
+            yield from self._fused()
+            return
         yield "rule", self._built(self.options, look)
         for name in PASSES if self.passes else ():
             yield f"without {name}", self._built(replace(self.options, disable=(name,)), lambda ranking, node: None)
-        yield from self._fused()
         for each in found:
             yield str(each), self._built(self.options, lambda ranking, node, each=each: each)
 
@@ -123,7 +125,7 @@ class Variants:
 
         def built(choose: Any) -> Artifact:
             with patch.object(gpu_fused, "choose_tile", choose):
-                return build(self.case.graph(), machine, 1, self.options)
+                return build(self.case.graph(), machine, 1, replace(self.options, cache=False))
 
         machine = resolve(self.machine)
         assert isinstance(machine, Gpu)

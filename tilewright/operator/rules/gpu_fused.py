@@ -88,7 +88,7 @@ def choose_tile(
     ]
     ranked = sorted(all_tiles(problem, records, machine), key=lambda each: each[1])
     best, cycles = ranked[0] if ranked else (None, inf)
-    return best, cycles, tuple({why.rule: why for why in reversed(refused)}.values())
+    return best, cycles, tuple({each.rule: each for each in reversed(refused)}.values())
 
 
 def all_tiles(problem: FusedProblem, records: Sequence[Intrinsic], machine: Gpu) -> list[tuple[FusedTile, float]]:
