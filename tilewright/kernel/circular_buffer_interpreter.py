@@ -38,11 +38,8 @@ def _circular(program: Program, op: circular_buffer.CircularOp) -> None:
         program.views[result] = View(array, np.zeros((len(array), array.itemsize), np.bool_))
 
 
-def _slot(
-    program: Program, op: Any, view: SSAValue, number_of: SSAValue | None = None
-) -> tuple[Array, int, int, int]:
-    """The state of a circular buffer, its slots, the slot of a use (without `number_of` that of `op`), and its number.
-    """
+def _slot(program: Program, op: Any, view: SSAValue, number_of: SSAValue | None = None) -> tuple[Array, int, int, int]:
+    """The state of a circular buffer, its slots, the slot of a use (the one of `op`, if none is named), its number."""
     circular = view.owner
     assert isinstance(circular, circular_buffer.CircularOp), "verified"
     slots, number = circular.slots.value.data, program.scalar(op.number if number_of is None else number_of)

@@ -59,7 +59,9 @@
 
 // A first factor that is loaded before the loop is brought once; one that is computed stays in registers.
 // CHECK-LABEL: @chain
-// CHECK-DAG:     %[[R:.*]], %[[Q:.*]] = tile.circular_buffer 1 : memref<2xi64, "shared">, memref<8192xf16, "shared">
+// CHECK:         tile.circular_buffer 1
+// CHECK-NEXT:    tile.circular_buffer 1
+// CHECK-NEXT:    %[[R:.*]], %[[Q:.*]] = tile.circular_buffer 1 : memref<2xi64, "shared">, memref<8192xf16, "shared">
 // CHECK:         tile.produce %[[R]][%[[N:.*]]] when
 // CHECK:         tile.consumer_wait %[[R]][%[[N]]]
 // CHECK:         scf.for %j
