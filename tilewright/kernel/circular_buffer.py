@@ -232,7 +232,7 @@ class StagedDotOp(KernelOp):
         if self.holds_a != (self.a_memory is None):
             raise VerifyException(f"a of {self.a.type}: a buffer has a memory, a tile in registers none")
         if self.holds_a and (self.a_number is not None or self.by_registers or shape(self.a) != (m, k)):
-            raise VerifyException(f"a of {self.a.type}: a tile of {m}x{k} in registers, which is of no use")
+            raise VerifyException(f"a of {self.a.type} in registers: a tile of {m}x{k}, which is of no use")
         if not self.holds_a and (self.a_number is None) != (_circular(self.a) is _circular(self.b)):
             raise VerifyException("a has the number of a use where it is of another circular buffer than b")
         for (view, _, _), elements in zip(self.staged[::-1], (k * n, m * k), strict=False):

@@ -39,7 +39,7 @@ def _circular(program: Program, op: circular_buffer.CircularOp) -> None:
 
 
 def _slot(program: Program, op: Any, view: SSAValue, number_of: SSAValue | None = None) -> tuple[Array, int, int, int]:
-    """The state of a circular buffer, its slots, the slot of a use (without `number_of` that of `op`), and its number."""
+    """The state of a circular buffer, its slots, the slot of a use (the one of `op`, if none is named), its number."""
     circular = view.owner
     assert isinstance(circular, circular_buffer.CircularOp), "verified"
     slots, number = circular.slots.value.data, program.scalar(op.number if number_of is None else number_of)

@@ -92,7 +92,7 @@ CASES = [
 ]  # fmt: skip
 
 R = 'memref<2xi64, "shared">'
-Z = "tensor<64x64xf32>"
+Z, H = "tensor<64x64xf32>", "tensor<64x64xf16>"
 CIRCULAR = (
     f"%s, %x, %y = tile.circular_buffer 1 : {R}, {S}, {S}\n%n = arith.constant 0 : index\n"
     f"%w = arith.constant true\n%c = arith.constant dense<0.0> : {Z}\n"
@@ -114,6 +114,13 @@ FRAGMENTS = f"""\
 %d = tile.staged_dot "wgmma_m64n64k8_tf32_f32" %q memory "#nvmma<swizzle=128, bits=32, transposed=false>",
   %q memory "#nvmma<swizzle=128, bits=32, transposed=false>"[%n] depth 32 registers "b", %c
   : memref<2048xf32, "shared">, memref<2048xf32, "shared">, {Z}
+"""
+
+IN_REGISTERS = f"""\
+%h = arith.constant dense<0.0> : {H}
+%d = {DOT} %h, %y {MEMORY}[%n] depth 64, %c : {H}, {S}, {Z}
+%p, %q = tile.circular_buffer 1 : {R}, {S}
+%e = {DOT} %q {MEMORY}[%n], %y {MEMORY}[%n] depth 64, %c : {S}, {S}, {Z}
 """
 
 CIRCULAR_CASES = [
@@ -138,6 +145,11 @@ CIRCULAR_CASES = [
     (f'%d = {DOT} %x {MEMORY}, %y {MEMORY}[%n] depth 64 registers "c", %c : {S}, {S}, {Z}', 'registers "c": of a or b'),
     (f'%d = {DOT} %x {MEMORY}, %y {MEMORY}[%n] depth 64 registers "b", %c : {S}, {S}, {Z}',
      "threads read fragments of f16; of elements of 4 bytes"),
+    (f"%d = {DOT} %x, %y {MEMORY}[%n] depth 64, %c : {S}, {S}, {Z}", "a buffer has a memory, a tile in registers none"),
+    (f"%h = arith.constant dense<0.0> : {H}\n%d = {DOT} %h, %y {MEMORY}[%n] depth 32, %c : {H}, {S}, {Z}",
+     "in registers: a tile of 64x32, which is of no use"),
+    (f"%d = {DOT} %x {MEMORY}[%n], %y {MEMORY}[%n] depth 64, %c : {S}, {S}, {Z}",
+     "a has the number of a use where it is of another circular buffer than b"),
     (f"%e = tile.finish -1 %c : {Z}", "waits for all but -1 products"),
 ]  # fmt: skip
 
@@ -161,6 +173,7 @@ TEXTS = {
     "distributed": _distributed(WHOLE),
     "tiles": _tiles(WHOLE_BUFFER),
     "tiles, fragments": _tiles(FRAGMENTS),
+    "tiles, first factor elsewhere": _tiles(IN_REGISTERS),
     "distributed, cluster": _in_cluster(_distributed(f"""\
 simt.cluster_barrier
 %r = tile.block_rank

@@ -30,9 +30,9 @@ class PipelineChainsPass(ModulePass):
                                          %s = finish 1   %w, %u = work on %s   %c = finish 0   %d = work on %c, %u
                                          yield %d, %w }
              %e = finish 0 (staged_dot %w', %v[last], %d')
-    Legal for two products in a loop that is seen to have a trip, and not two at most, where the first factor of the second one is a tile of
-    the trip, and the work on its sums stands behind the first product. Its circular buffer has 2 slots at least. Comes
-    after `pipeline-tensor-copies`.
+    Legal for two products in a loop that is seen to have a trip, and not two at most, where the first factor of the
+    second one is a tile of the trip, and the work on its sums stands behind the first product. Its circular buffer has
+    2 slots at least. Comes after `pipeline-tensor-copies`.
     """
 
     name = "pipeline-chains"

@@ -52,11 +52,11 @@ class PipelineTensorCopiesPass(ModulePass):
         room = facts_of(op).shared_bytes
         for kernel in op.body.ops:
             if isinstance(kernel, FuncOp) and not kernel.block:
-                circulars = [op for op in operations(kernel.body) if isinstance(op, circular_buffer.CircularOp)]
-                fills = [fill for each in circulars if (fill := _fill(each)) is not None]
+                found = [op for op in operations(kernel.body) if isinstance(op, circular_buffer.ProduceOp)]
+                fills = [fill for each in found if (fill := _fill(each)) is not None]
+                stages = min(stages_of(kernel, self.stages), _fitting(fills, kernel, room)) if fills else 1
                 for loop in dict.fromkeys(fill.loop for fill in fills):
-                    own = [fill for fill in fills if fill.loop is loop]
-                    _deepen(loop, own, min(stages_of(kernel, self.stages), _fitting(fills, circulars, kernel, room)))
+                    _deepen(loop, [fill for fill in fills if fill.loop is loop], stages)
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,14 @@ class _Fill:
     slice: tuple[Operation, ...]  # what computes the number of the use and the places of its boxes
 
 
-def _fill(circular: circular_buffer.CircularOp) -> _Fill | None:
-    """The fill of a circular buffer that can run ahead."""
+def _fill(fill: circular_buffer.ProduceOp) -> _Fill | None:
+    """A fill that can run ahead."""
+    circular = fill.state.owner
+    assert isinstance(circular, circular_buffer.CircularOp), "verified"
     users = [use.operation for each in circular.results for use in each.uses]
     fills = [user for user in users if isinstance(user, circular_buffer.ProduceOp)]
     if circular.slots.value.data != 1 or len(fills) != 1:
         return None
-    (fill,) = fills
     loop, body = fill.parent_op(), fill.parent
     products = [user for user in users if isinstance(user, circular_buffer.StagedDotOp)]
     if not isinstance(loop, scf.ForOp) or body is None or any(product.parent is not body for product in products):
@@ -86,14 +87,15 @@ def _fill(circular: circular_buffer.CircularOp) -> _Fill | None:
     return None if slice_ is None else _Fill(circular, loop, fill, slice_)
 
 
-def _fitting(fills: Sequence[_Fill], circulars: Sequence[circular_buffer.CircularOp], kernel: FuncOp, room: int) -> int:
+def _fitting(fills: Sequence[_Fill], kernel: FuncOp, room: int) -> int:
     """Slots for which there is room beside the tiles that are stored through shared memory, each in its own."""
     stored = [each for each in operations(kernel.body) if isinstance(each, tile.StoreOp) and not _is_direct(each)]
     taken = sum(prod(shape(each.value)) * element_bytes(each.value) for each in stored)
     boxes = [each for each in operations(kernel.body) if isinstance(each, BulkStoreOp)]
     taken += sum(each.buffers * each.buffer_elements * element_bytes(each.view) for each in boxes)
     deeper = [fill.circular for fill in fills]
-    taken += sum(_slot_bytes(each) * each.slots.value.data for each in circulars if each not in deeper)
+    others = [op for op in operations(kernel.body) if isinstance(op, circular_buffer.CircularOp) and op not in deeper]
+    taken += sum(_slot_bytes(each) * each.slots.value.data for each in others)
     return max(0, room - taken - OTHER_BYTES) // sum(map(_slot_bytes, deeper))
 
 

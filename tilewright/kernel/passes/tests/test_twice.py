@@ -29,11 +29,14 @@ PROGRAMS = {
     "three products of tf32": programs.ragged_matmul(*TF32, precision="tf32x3"),
     "softmax": programs.softmax(3, 2, 128),
     "attention": programs.attention((2, 32, 32), (16, 16)),
+    "attention of four warps": programs.attention(
+        (1, 256, 64), (64, 64), (4, 1), False, "wgmma_m64n{n}k16_{dtype}_f32"
+    ),
 }
 CASES = (
     ("product", "sm_75"), ("product", "sm_90a"), ("ragged product", "sm_80"), ("softmax", "sm_75"),
     ("product of four warps", "sm_80"), ("product of four warps", "sm_90a"), ("attention", "sm_80"),
-    ("product of tf32", "sm_80"), ("three products of tf32", "sm_80"),
+    ("product of tf32", "sm_80"), ("three products of tf32", "sm_80"), ("attention of four warps", "sm_90a"),
     *((("product", "sm_80"), ("ragged product", "sm_75"), ("ragged product", "sm_90a")) if FULL else ()),
 )  # fmt: skip
 SETTINGS = {

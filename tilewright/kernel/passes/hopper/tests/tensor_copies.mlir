@@ -56,6 +56,23 @@
 // CHECK-LABEL: @outside
 // CHECK:         tile.bulk_load %a[%{{.*}}, %{{.*}}, %{{.*}}] to %{{.*}} at 0 extents [8, 8, 64] strides [512, 64, 1] box [8, 8, 64] swizzle 128
 // CHECK:         tile.staged_dot "wgmma_m64n64k16_f16_f32"
+
+// A first factor that is loaded before the loop is brought once; one that is computed stays in registers.
+// CHECK-LABEL: @chain
+// CHECK:         tile.circular_buffer 1
+// CHECK-NEXT:    tile.circular_buffer 1
+// CHECK-NEXT:    %[[R:.*]], %[[Q:.*]] = tile.circular_buffer 1 : memref<2xi64, "shared">, memref<8192xf16, "shared">
+// CHECK:         tile.produce %[[R]][%[[N:.*]]] when
+// CHECK:         tile.consumer_wait %[[R]][%[[N]]]
+// CHECK:         scf.for %j
+// CHECK:           tile.staged_dot "wgmma_m64n64k16_f16_f32" %[[Q]] memory "#nvmma<swizzle=128, bits=16, transposed=false>"[%[[N]]], %{{.*}} memory "#nvmma<swizzle=128, bits=16, transposed=true>"[%{{.*}}] depth 128, %none
+// CHECK:           tile.staged_dot "wgmma_m64n128k16_f16_f32" %weights, %{{.*}} memory "#nvmma<swizzle=128, bits=16, transposed=false>"[%{{.*}}] depth 64, %less
+// CHECK:         }
+// CHECK-NEXT:    tile.consumer_release %[[R]][%[[N]]]
+
+// Where the kernel does not say how its warps are distributed, such products stay.
+// CHECK-LABEL: @chain_of_any_warps
+// CHECK-NOT:     tile.staged_dot
 builtin.module attributes {"tile.target" = {units = "mbarrier tma wgmma", multiprocessors = 2 : i64, shared_bytes = 232448 : i64}} {
 tile.func @plain(%a: memref<16384xf16>, %b: memref<16384xf16>, %c: memref<16384xf32>) grid [2] {
   %p = tile.program_id 0
@@ -288,6 +305,50 @@ tile.func @outside(%a: memref<4096xf16>, %b: memref<12288xf16>, %c: memref<4096x
     scf.yield %d : tensor<64x64xf32>
   }
   tile.store %r, %c[%low] strides [64, 1] : tensor<64x64xf32>, memref<4096xf32>
+  tile.return
+}
+tile.func @chain(%q: memref<65536xf16>, %k: memref<65536xf16>, %v: memref<65536xf16>, %o: memref<65536xf32>) grid [2] attributes {warps = array<i64: 4, 1>} {
+  %low = arith.constant 0 : index
+  %step = arith.constant 64 : index
+  %rows = arith.constant 512 : index
+  %width = arith.constant 128 : index
+  %qs = tile.load %q[%low] strides [128, 1] align 16 : memref<65536xf16> -> tensor<64x128xf16>
+  %none = arith.constant dense<0.0> : tensor<64x64xf32>
+  %zero = arith.constant dense<0.0> : tensor<64x128xf32>
+  %half = arith.constant dense<0.5> : tensor<64x128xf32>
+  %r = scf.for %j = %low to %rows step %step iter_args(%acc = %zero) -> (tensor<64x128xf32>) {
+    %jw = arith.muli %j, %width : index
+    %ks = tile.load %k[%jw] strides [1, 128] align 16 : memref<65536xf16> -> tensor<128x64xf16>
+    %vs = tile.load %v[%jw] strides [128, 1] align 16 : memref<65536xf16> -> tensor<64x128xf16>
+    %dots = tile.dot "wgmma_m64n64k16_f16_f32" %qs, %ks, %none unsigned "" : tensor<64x128xf16>, tensor<128x64xf16>, tensor<64x64xf32>
+    %weights = tile.cast %dots : tensor<64x64xf32> -> tensor<64x64xf16>
+    %less = arith.mulf %acc, %half : tensor<64x128xf32>
+    %d = tile.dot "wgmma_m64n128k16_f16_f32" %weights, %vs, %less unsigned "" : tensor<64x64xf16>, tensor<64x128xf16>, tensor<64x128xf32>
+    scf.yield %d : tensor<64x128xf32>
+  }
+  tile.store %r, %o[%low] strides [128, 1] align 16 : tensor<64x128xf32>, memref<65536xf32>
+  tile.return
+}
+tile.func @chain_of_any_warps(%q: memref<65536xf16>, %k: memref<65536xf16>, %v: memref<65536xf16>, %o: memref<65536xf32>) grid [2] {
+  %low = arith.constant 0 : index
+  %step = arith.constant 64 : index
+  %rows = arith.constant 512 : index
+  %width = arith.constant 128 : index
+  %qs = tile.load %q[%low] strides [128, 1] align 16 : memref<65536xf16> -> tensor<64x128xf16>
+  %none = arith.constant dense<0.0> : tensor<64x64xf32>
+  %zero = arith.constant dense<0.0> : tensor<64x128xf32>
+  %half = arith.constant dense<0.5> : tensor<64x128xf32>
+  %r = scf.for %j = %low to %rows step %step iter_args(%acc = %zero) -> (tensor<64x128xf32>) {
+    %jw = arith.muli %j, %width : index
+    %ks = tile.load %k[%jw] strides [1, 128] align 16 : memref<65536xf16> -> tensor<128x64xf16>
+    %vs = tile.load %v[%jw] strides [128, 1] align 16 : memref<65536xf16> -> tensor<64x128xf16>
+    %dots = tile.dot "wgmma_m64n64k16_f16_f32" %qs, %ks, %none unsigned "" : tensor<64x128xf16>, tensor<128x64xf16>, tensor<64x64xf32>
+    %weights = tile.cast %dots : tensor<64x64xf32> -> tensor<64x64xf16>
+    %less = arith.mulf %acc, %half : tensor<64x128xf32>
+    %d = tile.dot "wgmma_m64n128k16_f16_f32" %weights, %vs, %less unsigned "" : tensor<64x64xf16>, tensor<64x128xf16>, tensor<64x128xf32>
+    scf.yield %d : tensor<64x128xf32>
+  }
+  tile.store %r, %o[%low] strides [128, 1] align 16 : tensor<64x128xf32>, memref<65536xf32>
   tile.return
 }
 }
