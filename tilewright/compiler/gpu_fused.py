@@ -32,6 +32,7 @@ from tilewright.layouts import row_major
 from tilewright.machine.description import Gpu
 from tilewright.operator.hidden import hidden_part
 from tilewright.operator.rewrites.deferred_normalisation import deferred_normalisation
+from tilewright.operator.rewrites.powers_of_two import powers_of_two
 from tilewright.operator.rules.gpu_fused import (
     LEAST_GAIN,
     MOST_COLUMNS,
@@ -180,6 +181,8 @@ def plan_fused(planning: Planning, group: Group, machine: Gpu) -> None:
     if len(parts) > 2:
         deferred = deferred_normalisation(row_statements(planning, parts))
         assert deferred is not None, "it was asked for before the groups became one"
+        link, deferred = powers_of_two(first.statements[-1], deferred)
+        first = replace(first, statements=(*first.statements[:-1], link))
         rows, second = deferred.rows, replace(second, statements=deferred.product(second.statements))
     first, second = (
         replace(work, mapping=replace(work.mapping, intrinsic=record.name))

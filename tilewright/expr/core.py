@@ -62,6 +62,13 @@ class Function:
     affine: bool = field(default=False)
 
 
+def _fma(a: Any, b: Any, c: Any) -> Any:
+    """``a * b + c``; the product is exact in float64 for narrower types, and not for that."""
+    dtype = np.result_type(a)
+    wide = [np.asarray(each, np.longdouble if dtype == np.float64 else np.float64) for each in (a, b, c)]
+    return (wide[0] * wide[1] + wide[2]).astype(dtype)
+
+
 def _div(a: Any, b: Any) -> Any:
     """Division: true for floats; for integers truncating towards zero, and 0 where the divisor is 0."""
     if np.asarray(a).dtype.kind in "iu":
@@ -108,6 +115,7 @@ FUNCTIONS: dict[str, Function] = {
     "add": Function(2, "same", "fi", np.add, "+"),
     "sub": Function(2, "same", "fi", np.subtract, "-"),
     "mul": Function(2, "same", "fi", np.multiply, "*"),
+    "fma": Function(3, "same", "f", _fma),  # a * b + c, rounded once
     "div": Function(2, "same", "fi", _div, "/"),
     "floordiv": Function(2, "same", "i", np.floor_divide, "//"),  # rounds towards minus infinity
     "mod": Function(2, "same", "fi", np.mod, "%"),  # has the sign of the divisor
@@ -119,6 +127,7 @@ FUNCTIONS: dict[str, Function] = {
     "max": Function(2, "same", "fib", np.maximum),  # NaN if either argument is NaN
     "pow": Function(2, "same", "fi", _pow),
     "exp": Function(1, "same", "f", np.exp),
+    "exp2": Function(1, "same", "f", np.exp2),
     "expm1": Function(1, "same", "f", np.expm1),  # exp(x) - 1, without cancellation near 0
     "log": Function(1, "same", "f", np.log),
     "log1p": Function(1, "same", "f", np.log1p),  # log(1 + x), without loss near 0
@@ -163,7 +172,7 @@ FUNCTIONS: dict[str, Function] = {
 
 #: Functions that cost more than reading their result back from a nearby cache.
 COSTLY = frozenset(
-    {"exp", "expm1", "log", "log1p", "tanh", "erf", "sigmoid", "pow", "sin", "cos", "tan", "sqrt", "div"}
+    {"exp", "exp2", "expm1", "log", "log1p", "tanh", "erf", "sigmoid", "pow", "sin", "cos", "tan", "sqrt", "div"}
     | {"normal_cdf", "normal_cdf_tanh"}
 )
 

@@ -521,6 +521,10 @@ def _remainder(floored: bool) -> Emit:
     return emit
 
 
+def _multiply_add(builder: KernelBuilder, args: Sequence[Value]) -> Value:
+    return Value(builder.insert(math.FmaOp(*(arg.ssa for arg in args))), args[0].dtype)
+
+
 def _power(builder: KernelBuilder, args: Sequence[Value]) -> Value:
     """Floats by `math.powf`; integers by repeated squaring over the bits of the exponent, wrapping as integers do."""
     a, b = args
@@ -573,6 +577,7 @@ FUNCTIONS: dict[str, Emit] = {
     "sign": _sign,
     "min": _extreme(arith.MinimumfOp, arith.MinSIOp, arith.MinUIOp, arith.AndIOp),
     "max": _extreme(arith.MaximumfOp, arith.MaxSIOp, arith.MaxUIOp, arith.OrIOp),
+    "fma": _multiply_add,
     "pow": _power,
     "sigmoid": _sigmoid,
     "isnan": _is_nan,
@@ -587,7 +592,7 @@ FUNCTIONS: dict[str, Emit] = {
     **{
         name: _float(op)
         for name, op in {
-            "exp": math.ExpOp, "expm1": math.ExpM1Op, "log": math.LogOp, "log1p": math.Log1pOp,
+            "exp": math.ExpOp, "exp2": math.Exp2Op, "expm1": math.ExpM1Op, "log": math.LogOp, "log1p": math.Log1pOp,
             "sqrt": math.SqrtOp, "tanh": math.TanhOp, "erf": math.ErfOp,
             "sin": math.SinOp, "cos": math.CosOp, "tan": math.TanOp, "asin": math.AsinOp, "acos": math.AcosOp,
             "atan": math.AtanOp, "sinh": math.SinhOp, "cosh": math.CoshOp, "asinh": math.AsinhOp,

@@ -13,8 +13,9 @@ START = """mov.u32 %r10, 2048; mov.u32 %r11, 0; setp.eq.u32 %p1, %r0, 0;
 @%p1 mbarrier.init.shared::cta.b64 [%r10], 1; bar.sync 0;
 """
 WAIT = "W: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r10], 0; @!%p2 bra W;"
-# Addresses of a variable say in which block of a cluster it is; plain offsets do not, on hardware.
-MEMORY = ".extern .shared .align 128 .b8 memory[];"
+# Addresses of a variable say in which block of a cluster it is; plain offsets do not, on hardware, which keeps the
+# first 1024 bytes for itself.
+MEMORY = ".extern .shared .align 1024 .b8 memory[];"
 FLAT = """@%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r10], 256;
 @%p1 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r11], [%rd0], 256, [%r10];
 """
@@ -41,15 +42,16 @@ def test_a_flat_load_and_store() -> None:
 def test_a_tensor_load_swizzles_and_fills_with_zeros(swizzle: int, inner: int) -> None:
     source = np.arange(1, 1 + 40 * 72, dtype=np.uint16).reshape(40, 72)
     size = 8 * inner * 2
-    body = f"""{START} @%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r10], {size}; mov.u32 %r12, 60;
+    start = START.replace("mov.u32 %r10, 2048; mov.u32 %r11, 0;", "mov.u32 %r11, memory; add.u32 %r10, %r11, 2048;")
+    body = f"""{start} @%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r10], {size}; mov.u32 %r12, 60;
     mov.u32 %r13, -3;
     @%p1 cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes
     [%r11], [%rd0, {{%r12, %r13}}], [%r10];
-    {WAIT} mov.u32 %r2, %r0; L: shl.b32 %r1, %r2, 2; ld.shared.u32 %r3, [%r1]; cvt.u64.u32 %rd5, %r1;
+    {WAIT} mov.u32 %r2, %r0; L: shl.b32 %r1, %r2, 2; add.u32 %r4, %r1, %r11; ld.shared.u32 %r3, [%r4]; cvt.u64.u32 %rd5, %r1;
     add.s64 %rd5, %rd1, %rd5;
     st.global.u32 [%rd5], %r3; add.u32 %r2, %r2, 32; setp.lt.u32 %p3, %r2, {size // 4}; @%p3 bra L;"""
-    found = np.zeros(8 * inner, np.uint16)
-    assert not execute(body, TensorMap(source, (8, inner), swizzle), found, shared=4096, target="sm_90a").diagnostics
+    found, tensor = np.zeros(8 * inner, np.uint16), TensorMap(source, (8, inner), swizzle)
+    assert not execute(body, tensor, found, shared=4096, target="sm_90a", before=MEMORY).diagnostics
     wanted = np.zeros((8, inner), np.uint16)
     wanted[3:, : min(12, inner)] = source[:5, 60 : 60 + min(12, inner)]
     at = np.arange(size)

@@ -31,11 +31,13 @@ MOST_DEPTH = 128  # points of a k tile; the whole depth lies in one where it has
 STAGES = 2  # buffers: one is read while the other is filled
 
 # Counted in machine code: instructions of a thread for an element of the link, exponentials apart.
-ELEMENT_INSTRUCTIONS = 7  # of a softmax: scale, largest, difference, its factor, sum, half a conversion
+ELEMENT_INSTRUCTIONS = 5  # of a softmax: largest value, exponent, power, sum, half a conversion and of what is around
 ROUND_INSTRUCTIONS = 1  # without one: the conversion of the link
 LANES_PER_CYCLE, EXPONENTIALS_PER_CYCLE = 128, 16  # of a multiprocessor, by CUDA's guide of instruction throughput
+# Fitted to the times of tiles of attention on an H200 (`bench/gpu/results`).
+TRIP_CYCLES = 500  # of a tile of the link, for what orders it
 # Assumed.
-OVERLAP_LOSS = 0.3  # of the time of what should be hidden behind something longer
+OVERLAP_LOSS = 0.5  # of the time of what should be hidden behind something longer
 SPARE_REGISTERS = 40  # of a thread, for addresses, rows and what passes
 
 
@@ -102,22 +104,23 @@ def _tiles(problem: FusedProblem, records: Sequence[Intrinsic], machine: Gpu) ->
     columns, link, rows = (max(16, power_from(size)) for size in (problem.n, problem.link, problem.m))
     depth = min(max(16, power_from(problem.k)), MOST_DEPTH)
     for points in LINK_POINTS:
-        pair = [_widest(records, count) for count in (points, columns)]
-        for first, second in zip(*pair, strict=True):
+        firsts, seconds = (_widest(records, count) for count in (points, columns))
+        for group in [group for group in firsts if group in seconds]:
+            first, second = firsts[group], seconds[group]
             for warps in WARP_COUNTS:
                 height = extents(first)[0] * (warps // WARPS if is_warpgroup(first) else warps)
                 if points <= max(link, LINK_POINTS[0]) and (height <= rows or warps == WARP_COUNTS[0]):
                     yield FusedTile(height, points, columns, depth, warps, stages, (first, second))
 
 
-def _widest(records: Sequence[Intrinsic], columns: int) -> list[Intrinsic]:
+def _widest(records: Sequence[Intrinsic], columns: int) -> dict[str, Intrinsic]:
     """Of each group of lanes the record that takes most of so many columns at once."""
     found: dict[str, Intrinsic] = {}
     for record in records:
         n = extents(record)[1]
         if n <= columns and (record.group not in found or n > extents(found[record.group])[1]):
             found[record.group] = record
-    return list(found.values())
+    return found
 
 
 def _refuse(tile: FusedTile, problem: FusedProblem, machine: Gpu) -> Refusal | None:
@@ -163,7 +166,7 @@ def tile_cycles(tile: FusedTile, problem: FusedProblem, machine: Gpu) -> float:
     brought = tile.link * (depth + tile.columns) + (0 if tile.depth >= problem.k else tile.rows * depth)
     rate = min(machine.l2_port_bytes_per_cycle, machine.l2_bytes_per_cycle / min(blocks, machine.multiprocessors))
     parts = [products, vector, exponentials, brought * problem.size / rate]
-    trip = max(parts) + OVERLAP_LOSS * (sum(parts) - max(parts))
+    trip = TRIP_CYCLES / resident(tile, problem, machine) + max(parts) + OVERLAP_LOSS * (sum(parts) - max(parts))
     together = resident(tile, problem, machine)
     trip = max(trip, (trip + machine.copy_cycles / tile.stages) / together)
     around = machine.copy_cycles + machine.block_cycles

@@ -25,7 +25,7 @@ from tilewright.tiles.loops import SpatialLoop
 
 # Counted in machine code (ptxas 13.0 for sm_90a, of kernels with 8 elements of f32 per thread).
 INSTRUCTIONS = {  # without slow paths
-    "exp": 8, "sigmoid": 10, "tanh": 13, "normal_cdf": 18, "erf": 20, "log": 29, "div": 10, "sqrt": 10,
+    "exp": 8, "exp2": 1, "sigmoid": 10, "tanh": 13, "normal_cdf": 18, "erf": 20, "log": 29, "div": 10, "sqrt": 10,
 }  # fmt: skip
 COSTLY_INSTRUCTIONS = 20  # of functions that were not counted: between the above
 THREAD_INSTRUCTIONS = 30  # of a thread whatever its elements: its number, addresses, what a row is divided by

@@ -222,7 +222,7 @@ def log10(call: Call, x: Tensor) -> Tensor:
 
 @aten("aten.exp2.default")
 def exp2(call: Call, x: Tensor) -> Tensor:
-    return call.pointwise([x], lambda v: apply("pow", 2.0, v))
+    return call.pointwise([x], lambda v: apply("exp2", v))
 
 
 # Copies and conversions -----------------------------------------------------------------------------------------

@@ -1,0 +1,80 @@
+"""Powers of two for the exponentials of a softmax, with the scale of its values in the exponent.
+
+    Before:  x = c y      m = max x     s = sum of exp(x - m)
+    After:   x = y        m = max x     s = sum of 2^(x k - m k),     k = c log2 e
+
+A matrix unit's sums then take one multiply-add and one instruction for each exponential. Legal for c above 0, in f32:
+the order of values stays, and a mask that hides them, minus infinity, is the same for every c. With k above 1 the
+exponent is ``(x - m) k``: differences of the largest numbers fit where their multiples do not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import e, inf, log2
+
+from tilewright.expr.core import Apply, Const, Expr
+from tilewright.expr.rewrite import transform
+from tilewright.operator.rewrites.deferred_normalisation import Deferred
+from tilewright.operator.statements import value_read
+from tilewright.tiles.kernel import Statement
+
+
+def powers_of_two(link: Statement, softmax: Deferred) -> tuple[Statement, Deferred]:
+    """What gives a softmax its values, and the softmax, with powers of two where its weights are exp(x - m)."""
+    largest, total, weights = softmax.rows
+    exponential = total.body
+    if link.tensor.dtype != "f32" or not isinstance(exponential, Apply) or exponential.function != "exp":
+        return link, softmax
+    (difference,) = exponential.args
+    if not isinstance(difference, Apply) or difference.function != "sub":
+        return link, softmax
+    scale, body = _positive_factor(link.body) if link.accum is None else (1.0, link.body)
+    value, peak = difference.args
+    if value_read(value) != link.name or value_read(largest.body) != link.name or value_read(peak) != largest.name:
+        scale, body = 1.0, link.body
+    power = _power(value, peak, scale * log2(e))
+    rows = (largest, replace(total, body=power), replace(weights, body=_instead(weights.body, exponential, power)))
+    follows = total.follows
+    assert follows is not None, "it follows the largest value"
+    assert follows.factor is not None, "its terms change with it"
+    rule = replace(follows, term=_in_powers(follows.term, scale), factor=_in_powers(follows.factor, scale))
+    return replace(link, body=body), Deferred((rows[0], replace(rows[1], follows=rule), rows[2]))
+
+
+def _power(value: Expr, peak: Expr, factor: float) -> Expr:
+    """2 to the difference of two values times a factor."""
+    k = Const(factor, "f32")
+    exponent = (value - peak) * k if factor > 1 else Apply("fma", (value, k, peak * Const(-factor, "f32")), "f32")
+    return Apply("exp2", (exponent,), "f32")
+
+
+def _in_powers(expr: Expr, scale: float) -> Expr:
+    """An exponential of differences as a power of two, its argument times `scale`."""
+
+    def rule(node: Expr) -> Expr | None:
+        if isinstance(node, Apply) and node.function == "exp":
+            return Apply("exp2", (node.args[0] * Const(scale * log2(e), "f32"),), node.dtype)
+        return None
+
+    return transform(expr, rule)
+
+
+def _positive_factor(body: Expr) -> tuple[float, Expr]:
+    """A number above 0 by which all of a body is multiplied but for minus infinities, and the body without it."""
+    if not isinstance(body, Apply):
+        return 1.0, body
+    if body.function == "mul":
+        for number, other in (body.args, body.args[::-1]):
+            if isinstance(number, Const) and 0 < number.value < inf:
+                return float(number.value), other
+    if body.function == "select" and isinstance(body.args[2], Const) and body.args[2].value == -inf:
+        factor, seen = _positive_factor(body.args[1])
+        return factor, Apply("select", (body.args[0], seen, body.args[2]), body.dtype)
+    return 1.0, body
+
+
+def _instead(body: Expr, old: Expr, new: Expr) -> Expr:
+    return transform(body, lambda node: new if node == old else None)
+
+
