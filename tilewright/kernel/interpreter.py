@@ -53,7 +53,7 @@ from tilewright.kernel.dialect import (
 from tilewright.kernel.elements import ELEMENT, Array, dtype_of
 from tilewright.kernel.simt_interpreter import Order, run_blocks
 from tilewright.kernel.tensor_map_box import TensorMapBox
-from tilewright.kernel.views import READ, WRITE, Touches, View, line
+from tilewright.kernel.views import READ, WRITE, Touches, View, has_repeats, line
 from tilewright.layouts.shared import Padded
 from tilewright.layouts.text import parse
 
@@ -267,7 +267,7 @@ class _Program:
         self.check_bounds(op, view, places, active)
         if not view.array.flags.writeable:
             self.fail(op, "writes to an input or a constant")
-        if chosen.size > 1 and np.unique(chosen).size != chosen.size:
+        if has_repeats(chosen):
             self.fail(op, "two elements of one store have the same place")
         self.check_race(op, view, WRITE, chosen)
         if view.written is not None:
