@@ -50,10 +50,10 @@ from tilewright.kernel.dialect import (
     strides_of,
     written_view,
 )
-from tilewright.kernel.elements import ELEMENT, Array, dtype_of, evaluate
+from tilewright.kernel.elements import ELEMENT, Array, dtype_of
 from tilewright.kernel.simt_interpreter import Order, run_blocks
 from tilewright.kernel.tensor_map_box import TensorMapBox
-from tilewright.kernel.views import READ, WRITE, Touches, View, line
+from tilewright.kernel.views import READ, WRITE, Touches, View, has_repeats, line
 from tilewright.layouts.shared import Padded
 from tilewright.layouts.text import parse
 
@@ -179,22 +179,47 @@ class _Memory:
                 )
 
 
-class _Program:
-    """One program of a launch, or one of its blocks: the values of its operations."""
+class _Access:
+    """The part of a load or store that is the same each time it runs: how elements lie to the first one.
 
-    def __init__(self, kernel: FuncOp, coordinates: Sequence[int], number: int, rank: int = 0) -> None:
+    `relative` has the place of each element of the tile minus that of the first; `bounds` has, per bounded axis, the
+    coordinates along it (shaped to broadcast over the tile) and the value that they stay below.
+    """
+
+    def __init__(self, op: LoadOp | StoreOp, extents: tuple[int, ...]) -> None:
+        along = [
+            np.arange(extent).reshape([-1, *[1] * (len(extents) - axis - 1)]) for axis, extent in enumerate(extents)
+        ]
+        self.relative = np.zeros(extents, np.int64)
+        for count, stride in zip(along, strides_of(op), strict=True):
+            self.relative += count * stride
+        self.offset, self.view, self.mask = op.offset, op.view, op.mask
+        self.bounds = list(zip(along, op.bounds, strict=True)) if op.bounds else []
+
+
+class _Program:
+    """One program of a launch, or one of its blocks: the values of its operations. `accesses` is shared by a launch."""
+
+    def __init__(
+        self,
+        kernel: FuncOp,
+        coordinates: Sequence[int],
+        number: int,
+        rank: int,
+        accesses: dict[Operation, _Access],
+    ) -> None:
         self.kernel, self.coordinates, self.number, self.rank = kernel, coordinates, number, rank
+        self.accesses = accesses
         self.values: dict[SSAValue, Array] = {}
         self.views: dict[SSAValue, View] = {}
 
     def run(self, block: Block) -> list[Array]:
         """Run a block; the values that its terminator gives."""
+        values = self.values
         for op in block.ops:
             kind = type(op)
-            if kind in ELEMENT:
-                self.values[op.results[0]] = evaluate(op, *(self.values[operand] for operand in op.operands))
-            elif kind in WHOLE:
-                self.values[op.results[0]] = WHOLE[kind](op, *(self.values[operand] for operand in op.operands))
+            if (function := ELEMENT.get(kind) or WHOLE.get(kind)) is not None:
+                values[op.results[0]] = np.asarray(function(op, *[values[operand] for operand in op._operands]))
             elif kind in _HANDLERS:
                 _HANDLERS[kind](self, op)
             elif isinstance(op, scf.YieldOp | ReturnOp):
@@ -212,20 +237,17 @@ class _Program:
 
     # Memory -----------------------------------------------------------------------------------------------------
 
-    def touched(self, op: LoadOp | StoreOp, extents: tuple[int, ...]) -> tuple[Array, Array]:
-        """Element number of every element of the access, and which of them are touched."""
-        places = np.full(extents, self.scalar(op.offset), np.int64)
-        active = np.ones(extents, np.bool_)
-        for axis, (extent, stride) in enumerate(zip(extents, strides_of(op), strict=True)):
-            along = [1] * len(extents)
-            along[axis] = extent
-            count = np.arange(extent).reshape(along)
-            places = places + count * stride
-            if op.bounds:
-                active = active & (count < self.scalar(op.bounds[axis]))
-        if op.mask is not None:
-            active = active & self.values[op.mask]
-        return places, active
+    def touched(self, op: LoadOp | StoreOp, tile: SSAValue) -> tuple[View, Array, Array]:
+        """The view of an access, the element number of every element of its tile, and which of them are touched."""
+        access = self.accesses.get(op)
+        if access is None:
+            access = self.accesses[op] = _Access(op, shape(tile))
+        active = np.ones(access.relative.shape, np.bool_)
+        for count, bound in access.bounds:
+            active &= count < self.scalar(bound)
+        if access.mask is not None:
+            active &= self.values[access.mask]
+        return self.views[access.view], access.relative + self.scalar(access.offset), active
 
     def read(self, op: Operation, view: View, places: Array, active: Array) -> Array:
         """The elements at `places` where active, else 0."""
@@ -245,7 +267,7 @@ class _Program:
         self.check_bounds(op, view, places, active)
         if not view.array.flags.writeable:
             self.fail(op, "writes to an input or a constant")
-        if np.unique(chosen).size != chosen.size:
+        if has_repeats(chosen):
             self.fail(op, "two elements of one store have the same place")
         self.check_race(op, view, WRITE, chosen)
         if view.written is not None:
@@ -285,8 +307,8 @@ def _run_alloc(program: _Program, op: AllocOp | StagingOp) -> None:
 
 
 def _run_load(program: _Program, op: LoadOp) -> None:
-    places, active = program.touched(op, shape(op.result))
-    program.values[op.result] = program.read(op, program.views[op.view], places, active)
+    result = op.results[0]
+    program.values[result] = program.read(op, *program.touched(op, result))
 
 
 def _run_load_box(program: _Program, op: LoadBoxOp) -> None:
@@ -298,8 +320,8 @@ def _run_load_box(program: _Program, op: LoadBoxOp) -> None:
 
 
 def _run_store(program: _Program, op: StoreOp) -> None:
-    places, active = program.touched(op, shape(op.value))
-    program.write(op, program.views[op.view], places, active, program.values[op.value])
+    value = op.operands[0]  # `op.value`, which xDSL finds by counting all segments
+    program.write(op, *program.touched(op, value), program.values[value])
 
 
 def _run_stage(program: _Program, op: StageOp) -> None:
@@ -400,16 +422,18 @@ def _launch(kernel: FuncOp, given: Sequence[View | Array], seed: int | None, rac
         run_blocks(kernel, views, [int(number) for number in numbers], order, seed or 0)
         return
     block = kernel.body.block
+    accesses: dict[Operation, _Access] = {}
     for number in numbers:
         coordinates = [int(x) for x in np.unravel_index(int(number), kernel.extents)] if kernel.extents else []
         for rank in range(kernel.blocks):
-            program = _Program(kernel, coordinates, int(number) * kernel.blocks + rank, rank)
+            program = _Program(kernel, coordinates, int(number) * kernel.blocks + rank, rank, accesses)
             for argument, each in zip(block.args, given, strict=True):
                 if isinstance(each, View):
                     program.views[argument] = each
                 else:
                     program.values[argument] = each
-            program.run(block)
+            with np.errstate(all="ignore"):
+                program.run(block)
 
 
 def _kernel(module: ModuleOp, name: str) -> FuncOp:

@@ -3,25 +3,51 @@
 from __future__ import annotations
 
 import re
-from io import StringIO
 from typing import Any
 
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, ModuleOp
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Attribute, SSAValue, TypeAttribute
 from xdsl.printer import Printer
 
 
 def print_module(module: ModuleOp, locations: bool = False) -> str:
     """The text of a program, ending in a newline; with `locations`, each operation names its source line."""
-    stream = StringIO()
-    _Printer(stream=stream, print_debuginfo=locations).print_op(module)
-    return stream.getvalue() + "\n"
+    printer = _Printer(print_debuginfo=locations)
+    printer.print_op(module)
+    return "".join(printer.parts) + "\n"
 
 
 class _Printer(Printer):
-    """Prints so that the text parses back to the same program: unambiguous value names, exact constants."""
+    """Prints so that the text parses back to the same program: unambiguous value names, exact constants.
+
+    The text is collected in `parts`. A type is printed once: most of those in a program are the same object.
+    """
+
+    def __init__(self, print_debuginfo: bool) -> None:
+        super().__init__(print_debuginfo=print_debuginfo)
+        self.parts: list[str] = []
+        self.types: dict[int, tuple[Attribute, str]] = {}  # by the `id` of a type, which is kept with its text
+
+    def print_string(self, text: str, *, indent: int | None = None) -> None:
+        if "\n" in text:
+            spaces = self.indent_num_spaces * (self._indent if indent is None else indent)
+            text = text.replace("\n", "\n" + " " * spaces)
+        self.parts.append(text)
+
+    def _print_new_line(self, indent: int | None = None, print_message: bool = True) -> None:
+        self.print_string("\n", indent=indent)
 
     def print_attribute(self, attribute: Attribute) -> None:
+        known = self.types.get(id(attribute))
+        if known is not None:
+            self.parts.append(known[1])
+            return
+        start = len(self.parts)
+        self._print_exactly(attribute)
+        if isinstance(attribute, TypeAttribute):
+            self.types[id(attribute)] = attribute, "".join(self.parts[start:])
+
+    def _print_exactly(self, attribute: Attribute) -> None:
         if isinstance(attribute, DenseIntOrFPElementsAttr) and _mixes_zeros(attribute):
             self.print_string(f'dense<"0x{attribute.data.data.hex().upper()}"> : ')
             super().print_attribute(attribute.type)

@@ -21,7 +21,7 @@ from tilewright.kernel.dialect import FuncOp, operations
 from tilewright.kernel.elements import Array, dtype_of
 from tilewright.kernel.simt import AsyncCopyOp, SharedOp, element_bytes
 from tilewright.kernel.simt_clocks import Clocks, Seen
-from tilewright.kernel.views import READ, UPDATE, WRITE, Touches, View, first, line
+from tilewright.kernel.views import READ, UPDATE, WRITE, Touches, View, first, has_repeats, line
 
 _BLOCK_ALIGN = 1024  # of shared memory among those of a program: no swizzle reaches further
 
@@ -170,7 +170,7 @@ class BlockMemory:
     def write(self, place: Place, access: Access, numbers: Array) -> None:
         chosen = self._check(place, access, WRITE)
         self._check_races(place, access, WRITE)
-        if np.unique(chosen).size != chosen.size:
+        if has_repeats(chosen):
             values, counts = np.unique(chosen, return_counts=True)
             twice = int(first(chosen == values[counts > 1][0]))
             self.fail(access.op, "two elements of one store have the same place", int(access.threads[twice]))

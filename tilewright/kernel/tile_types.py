@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from xdsl.dialects.builtin import DenseArrayBase, IndexType, IntegerType, MemRefType, TensorType, i64
 from xdsl.ir import Attribute, SSAValue
@@ -35,11 +36,21 @@ def element_bytes(view: SSAValue | Attribute) -> int:
 
 def tile_type(extents: Sequence[int], element_type: Attribute) -> Attribute:
     """The type of a tile; the bare element type where there are no dimensions."""
-    return TensorType(element_type, list(extents)) if extents else element_type
+    return _tile_type(tuple(extents), element_type) if extents else element_type
+
+
+@lru_cache(4096)
+def _tile_type(extents: tuple[int, ...], element_type: Attribute) -> Attribute:
+    return TensorType(element_type, extents)
 
 
 def i64s(values: Sequence[int]) -> DenseArrayBase:
-    return DenseArrayBase.from_list(i64, list(values))
+    return _i64s(tuple(values))
+
+
+@lru_cache(4096)
+def _i64s(values: tuple[int, ...]) -> DenseArrayBase:
+    return DenseArrayBase.from_list(i64, values)
 
 
 def verify_view(type_: Attribute) -> None:

@@ -104,6 +104,7 @@ def base_machine(architecture: str, processor: str, features: frozenset[str]) ->
     return resolve_cpu(generic[-1])
 
 
+@functools.cache
 def named_machine(architecture: str, processor: str) -> Cpu | None:
     """The machine file of a processor that LLVM names so, those of generic levels aside."""
     for name in naming(processor):

@@ -10,12 +10,12 @@ import hashlib
 import logging
 import time
 from contextlib import suppress
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from tilewright.errors import InvalidMachine
 from tilewright.files import reason, replace_file
-from tilewright.machine import Cpu, host, resolve
+from tilewright.machine import Cpu, Machine, host, resolve
 from tilewright.options import Options
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.trust import distrusted, distrusted_entry
@@ -53,7 +53,8 @@ def read(path: Path) -> Cpu | None:
         if problem := distrusted(path.parent) or distrusted_entry(path):
             _warn_once(f"the calibration {path} is not used: {problem}")
             return None
-        machine = resolve(path)
+        status = path.stat()
+        machine = _described(path, (status.st_ino, status.st_mtime_ns, status.st_size))
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -63,6 +64,12 @@ def read(path: Path) -> Cpu | None:
         _log.info("a damaged calibration is measured again: %s", error)
         return None
     return machine if isinstance(machine, Cpu) else None
+
+
+@lru_cache(maxsize=16)
+def _described(path: Path, version: tuple[int, int, int]) -> Machine:
+    """The machine in a file, which is read again where inode, time of change in ns or bytes differ (`version`)."""
+    return resolve(path)
 
 
 def write(path: Path, machine: Cpu) -> None:

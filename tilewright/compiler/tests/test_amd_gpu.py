@@ -59,6 +59,7 @@ def prepared(name: str, machine: str) -> tuple[Graph, Plan, Placement, ModuleOp]
     return graph, plan, placement, program
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("machine", ["gfx1100", "gfx942"])
 @pytest.mark.parametrize("name", GRAPHS)
 def test_graphs_agree_with_the_evaluator(name: str, machine: str) -> None:
@@ -121,6 +122,7 @@ def test_products_reach_matrix_instructions(machine: str) -> None:
     assert all(each.vector_spills == 0 for each in code.resources.values())
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("machine", ["gfx90a", "gfx942", "gfx1100", "gfx1201"])
 @pytest.mark.parametrize(("sizes", "by_columns"), [((7, 17, 13), ""), ((17, 3, 5), "a"), ((101, 67, 131), "b")])
 def test_products_of_odd_sizes(sizes: tuple[int, int, int], by_columns: str, machine: str) -> None:

@@ -37,7 +37,7 @@ def graph_of(build: Build) -> Graph:
     return b.finish([build(b)])
 
 
-@pytest.mark.covering
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("machine", ["sm_75", "sm_80", "sm_90a"])
 @pytest.mark.parametrize("name", GRAPHS)
 def test_graphs_agree_with_the_evaluator(name: str, machine: str) -> None:
@@ -51,6 +51,7 @@ def test_graphs_agree_with_the_evaluator(name: str, machine: str) -> None:
     assert "tile of" in module.explain(all=True)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("machine", ["sm_75", "sm_80", "sm_90a"])
 @pytest.mark.parametrize(
     ("extents", "axes"), [((2, 16), [0]), ((7, 64), [0]), ((7, 16, 64), [1]), ((3, 1, 17), [0, 2])]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.covering import some
+from tests.covering import FULL, rows
 from tilewright.compiler.compile import compile_graph
 from tilewright.compiler.tests.test_gpu_products import Build, check, products, ptx
 from tilewright.compiler.tests.test_quantized_products import MODELS, TYPES
@@ -56,9 +56,7 @@ def test_products_of_four_warps(x: str, w: str, name: str) -> None:
     assert (".version 8.4" in ptx(module)) == (x != w)
 
 
-@pytest.mark.covering(1)
-@pytest.mark.parametrize("types", TYPES)
-@pytest.mark.parametrize("build", some(MODELS, 4), ids=lambda build: build.__name__)
+@pytest.mark.parametrize(("build", "types"), rows(MODELS, TYPES) if FULL else list(zip(MODELS, TYPES, strict=False)))
 def test_every_product_of_a_model_runs_on_bytes(build: Any, types: tuple[Any, Any, int, int]) -> None:
     """Zero points leave the products: bytes are multiplied, what they add is a correction.
 

@@ -53,9 +53,11 @@ def test_the_fixed_tiles_of_the_table_are_candidates() -> None:
 
 
 def test_one_warp_where_it_is_asked_for() -> None:
-    build = product("f16", (256, 256, 256))
+    graph = graph_of(product("f16", (256, 256, 256)))
     for mma, instruction in (("auto", "wgmma"), ("mma.sync", "mma_m16n8k16")):
-        assert products(check(build, "sm_90a", mma=mma))[0]["instruction"].startswith(instruction)
+        module = tilewright.compile(graph, machine="sm_90a", options=Options(cache=False, mma=mma))
+        assert products(module)[0]["instruction"].startswith(instruction)
+    check(product("f16", (65, 70, 72)), "sm_90a", mma="mma.sync")
 
 
 def test_types_that_a_route_has_not_are_told() -> None:

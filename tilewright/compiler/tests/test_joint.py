@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.covering import FULL
+from tests.covering import FULL, some
 from tilewright.compiler.compile import build
 from tilewright.compiler.joint import candidates, default_choice, replay
 from tilewright.compiler.plan import make_plan
@@ -55,7 +55,7 @@ def run(graph: Graph, image: Array, choice: Choice) -> Array:
     return found
 
 
-@pytest.mark.parametrize(("kernel", "stride", "batch"), [(3, 1, 1), (3, 2, 3), (1, 1, 2), (1, 2, 1)])
+@pytest.mark.parametrize(("kernel", "stride", "batch"), some([(3, 2, 3), (3, 1, 1), (1, 1, 2), (1, 2, 1)], 2))
 def test_every_mapping_computes_the_same(kernel: int, stride: int, batch: int) -> None:
     graph, image = layer(kernel, stride, batch=batch)
     (expected,) = evaluate(graph, [image], precise=True, wide=True)

@@ -53,6 +53,7 @@ def test_the_record_is_named_and_decides_the_lanes() -> None:
     assert program != other
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(("image", "kernel"), [("f32", "f32"), ("f64", "f64"), ("u8", "i8")])
 @pytest.mark.parametrize("size", [5, 16, 33])
 def test_lone_images_have_the_pixels_of_a_row_as_lanes(image: str, kernel: str, size: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.covering import rows
 from tests.random_graphs import random_array
 from tilewright.compiler.compile import compile_graph
 from tilewright.compiler.plan import make_plan as planned
@@ -83,7 +84,7 @@ def heads(b: GraphBuilder) -> Tensor:
 DECIDED = {
     "detector heads": (heads, 3),
     **{f"concat of {len(e)} along {axis}": (concat(axis, *e), len(e))
-       for axis in range(3) for e in ((11, 37), (1, 19, 23), (7, 19, 1) * 5)},
+       for axis, e in rows(range(3), ((11, 37), (1, 19, 23), (7, 19, 1) * 5), strength=1)},
     "pad constant": (pad("constant"), 5),
     "pad edge": (pad("edge"), None),
     "pad reflect": (pad("reflect"), None),

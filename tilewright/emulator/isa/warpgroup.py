@@ -6,6 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from tilewright.emulator.counts import distinct
 from tilewright.emulator.decode import Decoder
 from tilewright.emulator.fragments import wgmma_a, wgmma_d
 from tilewright.emulator.isa.matrices import Registers, kinds_of, shape_of
@@ -98,7 +99,7 @@ def _product(decoder: Decoder) -> Built:
         if keeps is not None:
             kept = np.broadcast_to(np.asarray(keeps(lanes)), (lanes.count,)).reshape(-1, WARPGROUP)[:, 0].copy()
         cells = [
-            np.unique(np.concatenate([cells for _, cells in (*read_a[number : number + 1], b)]))
+            distinct(np.concatenate([cells for _, cells in (*read_a[number : number + 1], b)]))
             for number, b in enumerate(read_b)
         ]
         step = lanes.step
@@ -164,7 +165,7 @@ def _places(
         lanes.report("out-of-bounds", f"{what} reaches byte {int(addresses.max())} of shared memory, which has "
                      f"{shared.length}", number, address=int(addresses.max()), space="shared")  # fmt: skip
         addresses = addresses % max(16, shared.length // 16 * 16)
-        cells = np.unique(addresses // shared.granule)
+        cells = distinct(addresses // shared.granule)
     cells = cells + block * (shared.stride // shared.granule)
     shared.check_async_read(lanes, number, position, cells, what)
     state.counts.bytes["shared_product_operands"] += rows * k * size
@@ -177,7 +178,7 @@ def _addresses(
 ) -> tuple[Array, Array]:
     """Addresses (rows, K) of an operand's elements in the memory of a block, and the cells there that have them."""
     addresses = swizzled(operand_addresses(start, leading, stride, span, rows, k, bits, transposed), span)
-    return addresses, np.unique(addresses // granule)
+    return addresses, distinct(addresses // granule)
 
 
 def operand_addresses(

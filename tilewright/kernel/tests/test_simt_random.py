@@ -84,7 +84,7 @@ def test_pipeline_keeps_every_bit(seed: int, disable: set[str]) -> None:
     assert all(map(same, expected, outputs(kernel, kernel.module, "random")))
 
 
-@settings(max_examples=tries(6, full=20), deadline=None)
+@settings(max_examples=tries(4, full=20), deadline=None)
 @given(SEEDS)
 def test_text_comes_back(seed: int) -> None:
     kernel = random_distributed(seed)

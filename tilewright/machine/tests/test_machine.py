@@ -30,7 +30,7 @@ from tilewright.machine import (
     resolve_cpu,
 )
 from tilewright.machine import features as feature_tables
-from tilewright.machine.detect import SYSTEM, base_machine, described, host_limited_to
+from tilewright.machine.detect import SYSTEM, base_machine, described, host_limited_to, named_machine
 from tilewright.machine.reading import FILES
 
 
@@ -514,6 +514,7 @@ def test_the_host_reads_files_of_cpus_only(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(registry, "read_document", noted)
     registry._listed_machine.cache_clear()
+    named_machine.cache_clear()
     base = base_machine("x86_64", "znver5", frozenset())
     assert base.name == "znver5"
     assert read

@@ -13,17 +13,18 @@ from tilewright.instruction.model import mapping_seconds
 from tilewright.intrinsics.registry import standard
 from tilewright.reproduce.amos import machines
 from tilewright.reproduce.amos.layers import CHOSEN, LOGS, convolution, place, short
-from tilewright.reproduce.amos.mappings import MAPPINGS, WMMA, Report, mapped, report
+from tilewright.reproduce.amos.mappings import MAPPINGS, WMMA, Report, mapped
 from tilewright.reproduce.amos.networks import NETWORKS, bert, mobilenet
 from tilewright.reproduce.amos.operators import resnet18
 from tilewright.reproduce.experiment import EXPERIMENTS, find
+from tilewright.reproduce.tests.reports import amos_mappings
 
 RECORD = standard().find(WMMA)
 
 
 @pytest.fixture(scope="module")
 def found() -> Report:
-    return report()
+    return amos_mappings()
 
 
 def test_every_claim_is_met_but_two_that_say_why(found: Report) -> None:

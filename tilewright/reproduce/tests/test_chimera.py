@@ -23,16 +23,17 @@ from tilewright.reproduce.chimera import orders, traffic
 from tilewright.reproduce.chimera.plans import count
 from tilewright.reproduce.claim import Claim
 from tilewright.reproduce.experiment import Report, find
+from tilewright.reproduce.tests.reports import chimera_orders, chimera_traffic
 
 
 @pytest.fixture(scope="module")
 def moved() -> traffic.Report:
-    return traffic.report(trials=10, extent=256, chains=("G10", "G12"))
+    return chimera_traffic()
 
 
 @pytest.fixture(scope="module")
 def planned() -> orders.Report:
-    return orders.report(("G10", "G11", "C6"))
+    return chimera_orders()
 
 
 def claim(report: Report, subject: str) -> Claim:

@@ -7,25 +7,24 @@ from dataclasses import fields, replace
 
 import pytest
 
-from tilewright.reproduce.amos import mappings
-from tilewright.reproduce.chimera import orders, traffic
 from tilewright.reproduce.claim import Claim
 from tilewright.reproduce.experiment import EXPERIMENTS, Report
-from tilewright.reproduce.matmul import ablation, worked_cases
+from tilewright.reproduce.matmul import worked_cases
+from tilewright.reproduce.tests import reports
 from tilewright.reproduce.tests.test_stored import compared, ranked
-from tilewright.reproduce.tileflow import accuracy, cloud, edge, search
+from tilewright.reproduce.tileflow import accuracy, search
 
 SOME = Claim("E0", "some gain", "1.37x", 1.0, 1.2, ">=", "of another machine", unit="x", form=".2f")
 
 REPORTS: dict[str, Callable[[], Report]] = {
-    "amos-mappings": mappings.report,
+    "amos-mappings": reports.amos_mappings,
     "amos-model": ranked,
     "amos-cpu": compared,
-    "chimera-orders": lambda: orders.report(("G10", "C6")),
-    "chimera-traffic": lambda: traffic.report(trials=6, extent=128, chains=("G10",)),
-    "mlir-matmul": lambda: ablation.report(sizes=(1024, 4096), device="emulator"),
-    "tileflow-edge": lambda: edge.report(layers=("mlp-mixer-512",), trials=30),
-    "tileflow-cloud": lambda: cloud.report(layers=("mlp-mixer-512", "C7"), trials=120),
+    "chimera-orders": reports.chimera_orders,
+    "chimera-traffic": reports.chimera_traffic,
+    "mlir-matmul": reports.matmul_ablation,
+    "tileflow-edge": reports.tileflow_edge,
+    "tileflow-cloud": reports.tileflow_cloud,
     "tileflow-accuracy": accuracy.report,
     "tileflow-search": lambda: search.report(layers=("mlp-mixer-512",), trials=300),
     "worked-cases": worked_cases.report,

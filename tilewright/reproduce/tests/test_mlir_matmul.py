@@ -35,6 +35,7 @@ from tilewright.reproduce.matmul.switches import (
     compiled,
     settings,
 )
+from tilewright.reproduce.tests.reports import matmul_ablation
 
 SMALL = Tilings(
     Tiling((2, 16, 16), (1, 1)), Tiling((4, 16, 16), (1, 2)), Tiling((16, 16, 16), (1, 2)), Tiling((16, 32, 32), (1, 2))
@@ -156,7 +157,7 @@ def test_the_order_of_products() -> None:
 
 @pytest.fixture(scope="module")
 def found() -> ablation.Report:
-    return ablation.report(sizes=(1024, 4096), device="emulator")
+    return matmul_ablation()
 
 
 def test_claims_are_met_and_those_of_a_device_open(found: ablation.Report) -> None:

@@ -6,11 +6,12 @@ import pytest
 
 from tilewright.errors import InvalidArgument
 from tilewright.reproduce.experiment import find
+from tilewright.reproduce.tests.reports import tileflow_cloud, tileflow_edge
 from tilewright.reproduce.tileflow import cloud, edge
 
 
 def test_every_figure_of_edge_has_ours_and_a_reason_from_the_analysis() -> None:
-    report = find("tileflow-edge").run(layers=["mlp-mixer-512"], trials=30)
+    report = tileflow_edge()
     (table,) = report.tables
     assert {row[0] for row in table.rows} == {"Layerwise", *edge.SPEEDUPS}
     assert table.rows[0][:3:2] == ("Layerwise", "1.00")
@@ -30,14 +31,14 @@ def test_every_figure_of_edge_has_ours_and_a_reason_from_the_analysis() -> None:
 
 def test_a_published_ratio_is_told_in_utilisation() -> None:
     """The same operations in less cycles are a larger part of what the units can."""
-    study = edge.report(layers=["mlp-mixer-512"], trials=30).study
+    study = tileflow_edge().study
     shape, name = "mlp-mixer-512", "FLAT-HGran"
     ours = float(study.analysis(shape, name).utilisation)
     assert f" would be {100 * ours:.0f} % of what the units can" in study.why(name, study.speedup(name))
 
 
 def test_cloud_has_attention_and_both_machines_of_convolutions() -> None:
-    report = find("tileflow-cloud").run(layers=["mlp-mixer-512", "C7"], trials=120)
+    report = tileflow_cloud()
     assert [table.title for table in report.tables] == [
         "attention of mlp-mixer-512 on cloud", "convolutions C7 on edge", "convolutions C7 on cloud",
     ]  # fmt: skip

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from tests.covering import FULL, chosen
 from tilewright.codegen.amdgpu.pipeline import llvm_text
 from tilewright.codegen.amdgpu.target import TRIPLE
 from tilewright.codegen.amdgpu.tests.compile import compiled, count, kernel, targeted
@@ -63,7 +64,8 @@ def test_refused() -> None:
 
 def _listed() -> list[tuple[str, str]]:
     machines = [machine for machine in map(resolve, names()) if isinstance(machine, Gpu)]
-    return [(each.name, name) for each in machines if each.llvm.triple == TRIPLE for name in each.intrinsics]
+    listed = [(each.name, name) for each in machines if each.llvm.triple == TRIPLE for name in each.intrinsics]
+    return listed if FULL else [listed[number] for number in chosen(listed, strength=1)]
 
 
 @pytest.mark.parametrize(("machine", "name"), _listed())

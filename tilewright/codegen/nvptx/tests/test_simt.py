@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tests.covering import FULL
 from tilewright.codegen.nvptx.tests.execute import Array, agree, compiled, emulate, kernel
 from tilewright.errors import InvalidProgram
 
@@ -173,17 +174,22 @@ def test_waits_leave_later_groups_under_way() -> None:
     assert re.search(r"cp\.async\.wait_group\s+1;", ptx)
 
 
-def _atomics() -> list[tuple[str, str, str]]:
+def _atomics() -> list[tuple[str, str, str, str]]:
+    """Every kind of every type, by turns in one memory and the other; in both with `--full`."""
     found = []
-    for type_ in DTYPES:
-        kinds = ["add", "max", "min", "exchange"] + ([] if "f" in type_ else ["and", "or", "xor"])
-        found += [(type_, kind, "") for kind in kinds]
-        found += [(type_, kind, "unsigned ") for kind in ("max", "min") if type_[0] == "i"]
+    for turn, type_ in enumerate(DTYPES):
+        kinds = [(kind, "") for kind in ("add", "max", "min", "exchange")]
+        if "f" not in type_:
+            kinds += [(kind, "") for kind in ("and", "or", "xor")]
+        if type_[0] == "i":
+            kinds += [(kind, "unsigned ") for kind in ("max", "min")]
+        for number, (kind, unsigned) in enumerate(kinds, turn):
+            spaces = ("global", "shared") if FULL else (("global", "shared")[number % 2],)
+            found += [(type_, kind, unsigned, space) for space in spaces]
     return found
 
 
-@pytest.mark.parametrize("space", ["global", "shared"])
-@pytest.mark.parametrize(("type_", "kind", "unsigned"), _atomics())
+@pytest.mark.parametrize(("type_", "kind", "unsigned", "space"), _atomics())
 def test_atomics(type_: str, kind: str, unsigned: str, space: str) -> None:
     """Three lanes share a place; every other lane is masked. Results of narrow integers are exact in any order."""
     view = f"memref<16x{type_}>" if space == "global" else f'memref<16x{type_}, "shared">'

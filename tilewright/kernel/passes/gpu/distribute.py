@@ -657,8 +657,8 @@ class _Expansion(Threads):
         made = scf.ForOp(low, high, step, carried, block)
         inner.block(op.body.block)
         self.add(made)
-        for old, new in zip(op.results, made.results, strict=True):
-            self.values[old] = self.with_copies(new, old.type)
+        for result, own in zip(op.results, made.results, strict=True):
+            self.values[result] = self.with_copies(own, result.type)
 
     def once_each(self, value: SSAValue) -> SSAValue:
         """What the thread holds of a value, without registers that hold copies of others."""

@@ -106,7 +106,7 @@ def _most(value: SSAValue) -> int | None:
             kernel = kernel.parent_op()
         return None if kernel is None else kernel.extents[owner.axis.value.data] - 1
     if isinstance(owner, arith.MinSIOp | arith.MinUIOp):
-        if any((low := least(operand)) is None or low < 0 for operand in owner.operands):
+        if any((bound := least(operand)) is None or bound < 0 for operand in owner.operands):
             return None
         known = [most for operand in owner.operands if (most := largest(linear_form(operand))) is not None]
         return min(known, default=None)
@@ -128,12 +128,13 @@ def least(value: SSAValue) -> int | None:
         return int(owner.value.value.data)
     if isinstance(owner, ProgramIdOp | BlockRankOp):
         return 0
-    known = [least(operand) for operand in owner.operands] if isinstance(owner, _BOUNDED) else []
-    if not known or known[0] is None or known[0] < 0:
+    if not isinstance(owner, _BOUNDED):
+        return None
+    first, second = least(owner.lhs), least(owner.rhs)
+    if first is None or first < 0:
         return None
     if isinstance(owner, arith.DivUIOp | arith.RemUIOp):  # of numbers that are not negative
         return 0
-    first, second = known
     if second is None or second < 0:
         return None
     if isinstance(owner, arith.AddiOp):

@@ -31,8 +31,8 @@ class PipelineChainsPass(ModulePass):
                                          yield %d, %w }
              %e = finish 0 (staged_dot %w', %v[last], %d')
     Legal for two products in a loop that is seen to have a trip, and not two at most, where the first factor of the
-    second one is a tile of the trip, and the work on its sums stands behind the first product. Its circular buffer has
-    2 slots at least. Comes after `pipeline-tensor-copies`.
+    second one is a tile of the trip, and the work on its sums stands behind the first product. Circular buffers have 2
+    slots at least. Comes after `pipeline-tensor-copies`.
     """
 
     name = "pipeline-chains"
@@ -47,28 +47,32 @@ class PipelineChainsPass(ModulePass):
 
 
 @dataclass(frozen=True)
+class _Use:
+    """What a trip does about one use of a circular buffer."""
+
+    state: SSAValue
+    number: SSAValue
+    wait: circular_buffer.ConsumerWaitOp
+    release: circular_buffer.ConsumerReleaseOp
+    fill: circular_buffer.ProduceOp
+    slice: tuple[Operation, ...]  # what computes the number
+
+    def numbered(self, values: dict[SSAValue, SSAValue], place: Operation) -> SSAValue:
+        """The number of the use where `values` says so of what it is computed from, before `place`."""
+        return again(self.slice, values, place).get(self.number, self.number)
+
+
+@dataclass(frozen=True)
 class _Chain:
     """Two products of a trip, and which carried value the sums of the second one are."""
 
     loop: scf.ForOp
     first: circular_buffer.FinishOp
     second: circular_buffer.StagedDotOp
-    wait: circular_buffer.ConsumerWaitOp  # these and what follows: of the second product
-    finish: circular_buffer.FinishOp
-    release: circular_buffer.ConsumerReleaseOp
-    fill: circular_buffer.ProduceOp
+    finish: circular_buffer.FinishOp  # of the second product
+    ahead: _Use  # by the first product
+    use: _Use  # by the second product
     carried: int
-    slice: tuple[Operation, ...]  # what computes the number of its use
-    wait_first: circular_buffer.ConsumerWaitOp  # of the first product
-    slice_first: tuple[Operation, ...]
-
-    @property
-    def state(self) -> SSAValue:
-        return self.wait.state
-
-    @property
-    def number(self) -> SSAValue:
-        return self.wait.number
 
 
 def _found(loop: scf.ForOp) -> _Chain | None:
@@ -77,35 +81,35 @@ def _found(loop: scf.ForOp) -> _Chain | None:
     products = [op for op in ops if isinstance(op, circular_buffer.StagedDotOp)]
     if len(products) != 2 or [each.value.owner for each in finishes] != products or not _has_trips(loop):
         return None
-    first, finish = finishes
-    second = products[1]
-    circular = second.b.owner
+    (first, finish), second = finishes, products[1]
+    ahead, use = (_use(product, body) for product in products)
+    if ahead is None or use is None or first.pending.value.data or finish.pending.value.data:
+        return None
+    last, made = body.last_op, second.a.owner
+    assert last is not None
+    if not second.holds_a or not isinstance(made, Operation) or made.parent is not body:
+        return None
+    if [each.operation for each in finish.result.uses] != [last] or list(last.operands).count(finish.result) != 1:
+        return None
+    carried = list(last.operands).index(finish.result)
+    readers = _readers(body.args[1 + carried], loop)
+    if not readers or ops.index(readers[0]) < ops.index(first):
+        return None
+    return _Chain(loop, first, second, finish, ahead, use, carried)
+
+
+def _use(product: circular_buffer.StagedDotOp, body: Block) -> _Use | None:
+    """What a trip does about the use that holds the second factor of a product."""
+    circular = product.b.owner
     assert isinstance(circular, circular_buffer.CircularOp), "verified"
     users = [use.operation for use in circular.state.uses if use.operation.parent is body]
-    waits, releases, fills = (
-        [op for op in users if isinstance(op, kind)]
-        for kind in (circular_buffer.ConsumerWaitOp, circular_buffer.ConsumerReleaseOp, circular_buffer.ProduceOp)
-    )
-    if any(len(each) != 1 for each in (waits, releases, fills)) or circular.slots.value.data < 2:
+    waits = [op for op in users if isinstance(op, circular_buffer.ConsumerWaitOp)]
+    releases = [op for op in users if isinstance(op, circular_buffer.ConsumerReleaseOp)]
+    fills = [op for op in users if isinstance(op, circular_buffer.ProduceOp)]
+    slice_ = computed([op.number for op in waits], body)
+    if slice_ is None or circular.slots.value.data < 2 or not len(waits) == len(releases) == len(fills) == 1:
         return None
-    if first.pending.value.data or finish.pending.value.data or not second.holds_a or _is_outside(second.a, loop):
-        return None
-    last = body.last_op
-    assert last is not None
-    if [use.operation for use in finish.result.uses] != [last] or list(last.operands).count(finish.result) != 1:
-        return None
-    (wait,), (release,), (fill,) = waits, releases, fills
-    carried, slice_ = list(last.operands).index(finish.result), computed([wait.number], body)
-    readers = _readers(body.args[1 + carried], loop)
-    if slice_ is None or not readers or ops.index(readers[0]) < ops.index(first):
-        return None
-    firsts = [
-        op for op in ops if isinstance(op, circular_buffer.ConsumerWaitOp) and op.state is products[0].b.owner.state
-    ]
-    slice_first = computed([op.number for op in firsts], body)
-    if len(firsts) != 1 or slice_first is None:
-        return None
-    return _Chain(loop, first, second, wait, finish, release, fill, carried, slice_, firsts[0], slice_first)
+    return _Use(circular.state, waits[0].number, waits[0], releases[0], fills[0], slice_)
 
 
 def _has_trips(loop: scf.ForOp) -> bool:
@@ -117,11 +121,6 @@ def _has_trips(loop: scf.ForOp) -> bool:
     return most is None or most - low.constant > FEW * step.constant
 
 
-def _is_outside(value: SSAValue, loop: scf.ForOp) -> bool:
-    owner = value.owner
-    return not isinstance(owner, Operation) or owner.parent is not loop.body.block
-
-
 def _readers(value: SSAValue, loop: scf.ForOp) -> list[Operation]:
     """The operations of the body of a loop that use a value, or hold others that do, in order."""
     users = {use.operation for use in value.uses}
@@ -129,11 +128,10 @@ def _readers(value: SSAValue, loop: scf.ForOp) -> list[Operation]:
 
 
 def _overlap(chain: _Chain) -> None:
-    loop, block = chain.loop, chain.loop.body.block
-    last = block.last_op
+    loop, block, last = chain.loop, chain.loop.body.block, chain.loop.body.block.last_op
     assert last is not None
-    left_out = (chain.wait, chain.second, chain.finish, chain.release, last)
-    values = dict(zip(block.args, (loop.lb, *loop.iter_args), strict=True))
+    left_out = (chain.use.wait, chain.second, chain.finish, chain.use.release, last)
+    values: dict[SSAValue, SSAValue] = dict(zip(block.args, (loop.lb, *loop.iter_args), strict=True))
     again([op for op in block.ops if op not in left_out], values, loop)
     carried = list(last.operands)
     carried[chain.carried] = chain.second.c
@@ -155,32 +153,30 @@ def _overlap(chain: _Chain) -> None:
 
 def _turn(chain: _Chain, carried: list[SSAValue]) -> None:
     """A trip of the loop: the second product is that of the trip before, and what it takes is carried."""
-    second, first, block = chain.second, chain.first, chain.loop.body.block
+    second, first, use, block = chain.second, chain.first, chain.use, chain.loop.body.block
     sums, factor = block.args[1 + chain.carried], block.insert_arg(second.a.type, len(block.args))
     reader, last, made = _readers(sums, chain.loop)[0], block.last_op, second.a.owner
     assert last is not None
     assert isinstance(made, Operation)
-    numbers = again(chain.slice, {}, first)
-    one = arith.ConstantOp(IntegerAttr(1, INDEX))
-    before = arith.SubiOp(numbers.get(chain.number, chain.number), one.result)
+    own, one = use.numbered({}, first), arith.ConstantOp(IntegerAttr(1, INDEX))
+    before = arith.SubiOp(own, one.result)
     started = _with(second, factor, before.result, sums)
     done = circular_buffer.FinishOp(0, started.result)
-    sums.replace_uses_with_if(done.result, lambda use: use.operation is not started)
-    insert_before(first, one, before, circular_buffer.ConsumerWaitOp(chain.state, before.result), started)
+    sums.replace_uses_with_if(done.result, lambda each: each.operation is not started)
+    insert_before(first, one, before, circular_buffer.ConsumerWaitOp(use.state, before.result), started)
     first.pending = IntegerAttr(1, 64)
-    block.detach_op(chain.fill)
     following = arith.AddiOp(block.args[0], chain.loop.step)
     insert_before(reader, following)
     _wait_ahead(chain, following.result, reader)
-    insert_before(reader, done, circular_buffer.ConsumerReleaseOp(chain.state, before.result), chain.fill)
-    insert_before(last, scf.YieldOp(*(done.result if value is sums else value for value in carried)))
-    for op in (last, chain.release, chain.finish, second, chain.wait, chain.wait_first):
+    block.detach_op(use.fill)
+    insert_before(reader, done, circular_buffer.ConsumerReleaseOp(use.state, before.result), use.fill)
+    turned = scf.YieldOp(*(done.result if value is sums else value for value in carried))
+    insert_before(last, turned)
+    for op in (last, use.release, chain.finish, second, use.wait, chain.ahead.wait):
         erase(op)
-    last = block.last_op
-    assert last is not None
-    if all(use.operation is last for use in carried[-1].uses):  # it takes the registers of the factor before
+    if all(each.operation is turned for each in made.results[0].uses):  # it takes the registers of the factor before
         block.detach_op(made)
-        insert_before(last, made)
+        insert_before(turned, made)
 
 
 def _wait_ahead(chain: _Chain, counter: SSAValue, place: Operation) -> None:
@@ -190,15 +186,14 @@ def _wait_ahead(chain: _Chain, counter: SSAValue, place: Operation) -> None:
     """
     there = CompareOp("lt", counter, chain.loop.ub)
     insert_before(place, there)
-    numbers = again(chain.slice_first, {chain.loop.body.block.args[0]: counter}, place)
-    wait = chain.wait_first
-    inside = Block([circular_buffer.ConsumerWaitOp(wait.state, numbers.get(wait.number, wait.number)), scf.YieldOp()])
+    number = chain.ahead.numbered({chain.loop.body.block.args[0]: counter}, place)
+    inside = Block([circular_buffer.ConsumerWaitOp(chain.ahead.state, number), scf.YieldOp()])
     insert_before(place, scf.IfOp(there.result, [], Region(inside), Region()))
 
 
 def _end(chain: _Chain, loop: scf.ForOp) -> None:
     """Behind the loop: the second product of the last trip."""
-    place, counter = loop.next_op, loop.body.block.args[0]
+    place, counter, state = loop.next_op, loop.body.block.args[0], chain.use.state
     assert place is not None
 
     def add(op: Operation) -> SSAValue:
@@ -207,18 +202,12 @@ def _end(chain: _Chain, loop: scf.ForOp) -> None:
 
     almost = add(arith.SubiOp(trips_of(chain.loop, add), add(arith.ConstantOp(IntegerAttr(1, INDEX)))))
     final = add(arith.AddiOp(chain.loop.lb, add(arith.MuliOp(almost, chain.loop.step))))
-    numbers = again(chain.slice, {counter: final}, place)
-    number = numbers.get(chain.number, chain.number)
+    number = chain.use.numbered({counter: final}, place)
     # The loop gives the sums that the product adds to, and behind all else its first factor.
     started = _with(chain.second, loop.results[-1], number, loop.results[chain.carried])
     done = circular_buffer.FinishOp(0, started.result)
-    insert_before(
-        place,
-        circular_buffer.ConsumerWaitOp(chain.state, number),
-        started,
-        done,
-        circular_buffer.ConsumerReleaseOp(chain.state, number),
-    )
+    wait, release = circular_buffer.ConsumerWaitOp(state, number), circular_buffer.ConsumerReleaseOp(state, number)
+    insert_before(place, wait, started, done, release)
     chain.loop.results[chain.carried].replace_all_uses_with(done.result)
 
 
