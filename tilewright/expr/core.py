@@ -62,13 +62,6 @@ class Function:
     affine: bool = field(default=False)
 
 
-def _fma(a: Any, b: Any, c: Any) -> Any:
-    """``a * b + c``; the product is exact in float64 for narrower types, and not for that."""
-    dtype = np.result_type(a)
-    wide = [np.asarray(each, np.longdouble if dtype == np.float64 else np.float64) for each in (a, b, c)]
-    return (wide[0] * wide[1] + wide[2]).astype(dtype)
-
-
 def _div(a: Any, b: Any) -> Any:
     """Division: true for floats; for integers truncating towards zero, and 0 where the divisor is 0."""
     if np.asarray(a).dtype.kind in "iu":
@@ -115,7 +108,6 @@ FUNCTIONS: dict[str, Function] = {
     "add": Function(2, "same", "fi", np.add, "+"),
     "sub": Function(2, "same", "fi", np.subtract, "-"),
     "mul": Function(2, "same", "fi", np.multiply, "*"),
-    "fma": Function(3, "same", "f", _fma),  # a * b + c, rounded once
     "div": Function(2, "same", "fi", _div, "/"),
     "floordiv": Function(2, "same", "i", np.floor_divide, "//"),  # rounds towards minus infinity
     "mod": Function(2, "same", "fi", np.mod, "%"),  # has the sign of the divisor

@@ -71,7 +71,8 @@ class BodyEmitter:
     the numbers of parameters,
     `provided` computes reads of tensors that have no memory (an accumulator, a value of this kernel). With `branches`
     (on a CPU), a condition that all points share is a branch, and a load that might form addresses outside its tensor
-    is skipped where its mask is empty: the processor takes long over a load of an unmapped page, masked or not.
+    is skipped where its mask is empty: the processor takes long over a load of an unmapped page, masked or not. With
+    `contract`, a product less something is rounded once.
     """
 
     builder: KernelBuilder
@@ -82,6 +83,7 @@ class BodyEmitter:
     bounds: Mapping[int, SSAValue] = field(default_factory=dict)
     provided: Mapping[str, Provider] = field(default_factory=dict)
     branches: bool = False
+    contract: bool = False
     _known: dict[tuple[Expr, SSAValue | None], Value] = field(default_factory=dict)
 
     def emit(self, expr: Expr, mask: SSAValue | None = None) -> Value:
@@ -159,9 +161,22 @@ class BodyEmitter:
         assert isinstance(expr, Apply)
         if expr.function == "select":
             return self._select(expr, mask)
+        if self.contract and expr.function == "sub" and expr.dtype == "f32":
+            contracted = self._contracted(expr, mask)
+            if contracted is not None:
+                return contracted
         args = self._joined([self.emit(arg, mask) for arg in expr.args])
         value = FUNCTIONS[expr.function](self.builder, args)
         return value if expr.function in EXACT else self._held(self.cast(value, expr.dtype))
+
+    def _contracted(self, expr: Apply, mask: SSAValue | None) -> Value | None:
+        """A product less something in one step; None where there is no product."""
+        product, subtracted = expr.args
+        if not isinstance(product, Apply) or product.function != "mul":
+            return None
+        less = FUNCTIONS["neg"](self.builder, [self.emit(subtracted, mask)])
+        a, b, c = self._joined([*(self.emit(factor, mask) for factor in product.args), less])
+        return Value(self.builder.insert(math.FmaOp(a.ssa, b.ssa, c.ssa)), expr.dtype)
 
     def _explicit_cast(self, expr: Cast, mask: SSAValue | None) -> Value:
         return self._held(self.cast(self.emit(expr.arg, mask), expr.dtype))
@@ -521,10 +536,6 @@ def _remainder(floored: bool) -> Emit:
     return emit
 
 
-def _multiply_add(builder: KernelBuilder, args: Sequence[Value]) -> Value:
-    return Value(builder.insert(math.FmaOp(*(arg.ssa for arg in args))), args[0].dtype)
-
-
 def _power(builder: KernelBuilder, args: Sequence[Value]) -> Value:
     """Floats by `math.powf`; integers by repeated squaring over the bits of the exponent, wrapping as integers do."""
     a, b = args
@@ -577,7 +588,6 @@ FUNCTIONS: dict[str, Emit] = {
     "sign": _sign,
     "min": _extreme(arith.MinimumfOp, arith.MinSIOp, arith.MinUIOp, arith.AndIOp),
     "max": _extreme(arith.MaximumfOp, arith.MaxSIOp, arith.MaxUIOp, arith.OrIOp),
-    "fma": _multiply_add,
     "pow": _power,
     "sigmoid": _sigmoid,
     "isnan": _is_nan,

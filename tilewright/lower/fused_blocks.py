@@ -25,7 +25,7 @@ from tilewright.lower.builder import KernelBuilder, view_type
 from tilewright.lower.loops import Point, TileAxis, grid_of
 from tilewright.lower.running import farthest
 from tilewright.operator.fused_blocks import FusedBlocks, fused_blocks
-from tilewright.operator.hidden import last_seen
+from tilewright.operator.hidden import last_seen, without_mask
 from tilewright.tiles.kernel import AFTER, BEFORE, Kernel, Statement
 
 
@@ -72,7 +72,8 @@ class _FusedBlocks:
         """One tile of the link, and what both products make of it."""
         first, (sums, *before) = self._first(index), carried
         emitter = first.emitter()
-        link = first.epilogue_at(first.point, emitter, first.shaped(first.sums(kept)))
+        emitter.contract = True
+        link = self._link(first, emitter, first.shaped(first.sums(kept)), index)
         factor, after = link, dict[str, Value]()
         if self.tree.rows:
             link = self._existing(link, emitter)
@@ -82,6 +83,25 @@ class _FusedBlocks:
         rounded = emitter.full(emitter.cast(factor, read))
         a = self.builder.insert(tile.ReshapeOp(rounded, (first.rows, first.n_extent)))
         return [self.second.add(index, sums, a), *(after[each.name].ssa for each in self.reductions)]
+
+    def _link(self, first: BlockTile, emitter: BodyEmitter, sums: Value, index: SSAValue) -> Value:
+        """A tile of the link; the mask of a tile that shows all of its elements to all rows is not asked for."""
+        builder, link, body = self.builder, self.link, first.work.epilogue
+        last = last_seen(body, link.axis) if self.tree.rows else None
+        if last is None or without_mask(body, link.axis) == body:
+            return first.epilogue_at(first.point, emitter, sums)
+        end = builder.mul(builder.add(index, builder.index(1)), builder.index(link.quantum))
+        shown = builder.add(self._at_rows(last, False), builder.index(1))
+        hides = builder.insert(tile.CompareOp("gt", end, shown))
+        dtype = computed_in(first.work.statements[-1].tensor.dtype)
+
+        def part(shown: Expr) -> list[SSAValue]:
+            emitter = first.emitter()
+            emitter.provided = providing({first.work.total.name: sums})
+            return [emitter.full(emitter.cast(emitter.emit(substitute(shown, first.point.replaced)), dtype))]
+
+        (value,) = builder.either(hides, lambda: part(body), lambda: part(without_mask(body, link.axis)))
+        return Value(value, dtype)
 
     # Rows of a softmax ----------------------------------------------------------------------------------------------
 
@@ -173,11 +193,16 @@ class _FusedBlocks:
         last = last_seen(tree.first.epilogue, link.axis) if tree.rows else None
         if last is None:
             return every
-        form = affine(substitute(last.expression(), self.rows.replaced))
-        assert form is not None, "what was affine is affine in counters"
-        for dim in self.rows.dims:
-            step = form.coefficient(dim)
-            form += Affine(max(0, step) * (dim.size - 1), {dim: -step})
-        reached = builder.insert(arith.MaxSIOp(builder.affine(form, self.rows.counters), builder.index(0)))
+        reached = builder.insert(arith.MaxSIOp(self._at_rows(last, True), builder.index(0)))
         tiles = builder.add(builder.insert(arith.DivUIOp(reached, builder.index(link.quantum))), builder.index(1))
         return builder.insert(arith.MinSIOp(tiles, every))
+
+    def _at_rows(self, form: Affine, largest: bool) -> SSAValue:
+        """The largest or smallest value of a form of the rows of this block."""
+        found = affine(substitute(form.expression(), self.rows.replaced))
+        assert found is not None, "what was affine is affine in counters"
+        for dim in self.rows.dims:
+            step = found.coefficient(dim)
+            end = max(0, step) if largest else min(0, step)
+            found += Affine(end * (dim.size - 1), {dim: -step})
+        return self.builder.affine(found, self.rows.counters)

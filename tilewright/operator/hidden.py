@@ -31,6 +31,23 @@ def last_seen(body: Expr, loop: Axis) -> Affine | None:
     return found[0] if found else last_seen(seen, loop)
 
 
+def without_mask(body: Expr, loop: Axis) -> Expr:
+    """A body at points of a loop up to the last one that it shows, where its only condition is that one; else the body.
+
+    >>> from tilewright.expr.core import const, select
+    >>> i, l = Axis("i", 64), Axis("l", 64)
+    >>> without_mask(select(l <= i, const(1.0, "f32"), const(-inf, "f32")), l)
+    Const(value=1.0, dtype='f32')
+    """
+    if last_seen(body, loop) is None:
+        return body
+    assert isinstance(body, Apply), "it is a choice"
+    condition, seen, _ = body.args
+    if _largest(condition, loop) is not None:
+        return seen
+    return body
+
+
 def hidden_part(body: Expr, loop: Axis) -> float:
     """About which part of the points of a loop a body hides: that behind the last one it shows, at the mean.
 

@@ -45,7 +45,7 @@ def powers_of_two(link: Statement, softmax: Deferred) -> tuple[Statement, Deferr
 def _power(value: Expr, peak: Expr, factor: float) -> Expr:
     """2 to the difference of two values times a factor."""
     k = Const(factor, "f32")
-    exponent = (value - peak) * k if factor > 1 else Apply("fma", (value, k, peak * Const(-factor, "f32")), "f32")
+    exponent = (value - peak) * k if factor > 1 else value * k - peak * k
     return Apply("exp2", (exponent,), "f32")
 
 
@@ -76,5 +76,3 @@ def _positive_factor(body: Expr) -> tuple[float, Expr]:
 
 def _instead(body: Expr, old: Expr, new: Expr) -> Expr:
     return transform(body, lambda node: new if node == old else None)
-
-

@@ -110,6 +110,9 @@ def _most(value: SSAValue) -> int | None:
             return None
         known = [most for operand in owner.operands if (most := largest(linear_form(operand))) is not None]
         return min(known, default=None)
+    if isinstance(owner, arith.MaxSIOp):
+        bounds = [largest(linear_form(operand)) for operand in owner.operands]
+        return None if None in bounds else max(bound for bound in bounds if bound is not None)
     if isinstance(owner, arith.DivUIOp | arith.RemUIOp):
         divisor, inside = linear_form(owner.rhs), largest(linear_form(owner.lhs))
         if inside is None or divisor.factors or divisor.constant < 1:
@@ -128,6 +131,8 @@ def least(value: SSAValue) -> int | None:
         return int(owner.value.value.data)
     if isinstance(owner, ProgramIdOp | BlockRankOp):
         return 0
+    if isinstance(owner, arith.MaxSIOp):
+        return max((bound for operand in owner.operands if (bound := least(operand)) is not None), default=None)
     if not isinstance(owner, _BOUNDED):
         return None
     first, second = least(owner.lhs), least(owner.rhs)
