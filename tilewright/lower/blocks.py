@@ -53,8 +53,11 @@ def lower_blocks(name: str, kernel: Kernel, views: Sequence[tuple[Tensor, int]])
     return func
 
 
-def point_of_block(builder: KernelBuilder, grid: Sequence[SpatialLoop]) -> Point:
-    """Where the tile of this block stands; ragged loops have bounds, which may exceed the tile."""
+def point_of_block(builder: KernelBuilder, grid: Sequence[SpatialLoop], uneven: Axis | None = None) -> Point:
+    """Where the tile of this block stands; ragged loops have bounds, which may exceed the tile.
+
+    Tiles along the loop `uneven` take longer and longer: they come in turns (`_in_turns`).
+    """
     replaced: dict[Axis, Expr] = {}
     counters: dict[Axis, SSAValue] = {}
     dims: list[Axis] = []
@@ -65,6 +68,8 @@ def point_of_block(builder: KernelBuilder, grid: Sequence[SpatialLoop]) -> Point
         counters[counter] = builder.index(0)
         if loop.programs > 1:
             counters[counter] = builder.insert(tile.ProgramIdOp(distributed))
+            if loop.axis == uneven:
+                counters[counter] = _in_turns(builder, counters[counter], loop.programs)
             distributed += 1
         if loop.quantum == 1:
             replaced[loop.axis] = counter
@@ -75,6 +80,18 @@ def point_of_block(builder: KernelBuilder, grid: Sequence[SpatialLoop]) -> Point
             bounds[len(dims)] = builder.insert(arith.SubiOp(builder.index(loop.extent), start))
         dims.append(inside)
     return Point(replaced, counters, tuple(dims), bounds)
+
+
+def _in_turns(builder: KernelBuilder, number: SSAValue, programs: int) -> SSAValue:
+    """Program `number` of some as tiles 0, 1, … half, last, last but one, …
+
+    Programs that one multiprocessor runs are as far apart as there are multiprocessors. Where that and the number of
+    programs have a factor in common, it would run short tiles only, or long ones; like this it runs both.
+    """
+    half = -(-programs // 2)
+    behind = builder.insert(arith.SubiOp(builder.index(programs - 1 + half), number))
+    first = builder.insert(tile.CompareOp("lt", number, builder.index(half)))
+    return builder.insert(tile.SelectOp(first, number, behind))
 
 
 @dataclass(frozen=True)

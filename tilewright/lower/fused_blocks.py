@@ -48,7 +48,7 @@ class _FusedBlocks:
     def __init__(self, builder: KernelBuilder, tree: FusedBlocks, memory: Mapping[str, SSAValue]) -> None:
         self.builder, self.tree, self.memory = builder, tree, memory
         self.link = tree.tiled(tree.link)
-        self.rows = point_of_block(builder, tree.grid)
+        self.rows = point_of_block(builder, tree.grid, self._masked_rows())
         self.reductions = [each for each in tree.rows if each.accum is not None]
         columns = tree.tiled(tree.second.columns)
         self.second = BlockTile(
@@ -167,6 +167,12 @@ class _FusedBlocks:
         return {each.name: Value(value, computed_in(each.tensor.dtype)) for each, value in pairs}
 
     # Where ----------------------------------------------------------------------------------------------------------
+
+    def _masked_rows(self) -> Axis | None:
+        """The fastest loop of the grid, where a mask hides more or less of its tiles."""
+        tree, fastest = self.tree, self.tree.grid[-1].axis if self.tree.grid else None
+        last = last_seen(tree.first.epilogue, tree.link) if tree.rows else None
+        return fastest if fastest is not None and last is not None and last.coefficient(fastest) else None
 
     def _first(self, index: SSAValue) -> BlockTile:
         """The first product at a tile of the link."""

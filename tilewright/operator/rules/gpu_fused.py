@@ -34,10 +34,12 @@ STAGES = 2  # buffers: one is read while the other is filled
 ELEMENT_INSTRUCTIONS = 5  # of a softmax: largest value, exponent, power, sum, half a conversion and of what is around
 ROUND_INSTRUCTIONS = 1  # without one: the conversion of the link
 LANES_PER_CYCLE, EXPONENTIALS_PER_CYCLE = 128, 16  # of a multiprocessor, by CUDA's guide of instruction throughput
-# Fitted to the times of tiles of attention on an H200 (`bench/gpu/results`).
-TRIP_CYCLES = 500  # of a tile of the link, for what orders it
-# Assumed.
+# Fitted to the times of 71 tiles of attention on an H200 (`bench/gpu/results`).
+TRIP_CYCLES = 420  # of a tile of the link, for what orders it
 OVERLAP_LOSS = 0.5  # of the time of what should be hidden behind something longer
+ALONE_LOSS = 0.8  # the same where one group of four warps computes, whose products wait for what it makes of them
+
+# Assumed.
 SPARE_REGISTERS = 40  # of a thread, for addresses, rows and what passes
 
 
@@ -166,8 +168,10 @@ def tile_cycles(tile: FusedTile, problem: FusedProblem, machine: Gpu) -> float:
     brought = tile.link * (depth + tile.columns) + (0 if tile.depth >= problem.k else tile.rows * depth)
     rate = min(machine.l2_port_bytes_per_cycle, machine.l2_bytes_per_cycle / min(blocks, machine.multiprocessors))
     parts = [products, vector, exponentials, brought * problem.size / rate]
-    trip = TRIP_CYCLES / resident(tile, problem, machine) + max(parts) + OVERLAP_LOSS * (sum(parts) - max(parts))
     together = resident(tile, problem, machine)
+    alone = is_warpgroup(tile.records[0]) and tile.warps == WARPS
+    loss = ALONE_LOSS if alone and problem.softmax else OVERLAP_LOSS
+    trip = TRIP_CYCLES / together + max(parts) + loss * (sum(parts) - max(parts))
     trip = max(trip, (trip + machine.copy_cycles / tile.stages) / together)
     around = machine.copy_cycles + machine.block_cycles
     per_unit = -(-blocks // machine.multiprocessors)
@@ -175,7 +179,9 @@ def tile_cycles(tile: FusedTile, problem: FusedProblem, machine: Gpu) -> float:
 
 
 def resident(tile: FusedTile, problem: FusedProblem, machine: Gpu) -> int:
-    """Blocks that a multiprocessor holds at once."""
+    """Blocks that a multiprocessor holds at once; one where blocks stay."""
+    if is_warpgroup(tile.records[0]):
+        return 1
     threads = tile.warps * machine.warp_sizes[0]
     needed = -(-registers(tile, problem) // 8) * 8 * threads
     return max(1, min(

@@ -29,8 +29,9 @@ class PersistentPass(ModulePass):
     Before:  tile.func grid [64, 32] { tile.circular_buffer  %m = tile.program_id 0  … }
     After:   tile.func grid [132] { tile.circular_buffer
                scf.for %t = (program_id 0) to 2048 step 132 { %m = %t / 32 mod 64  … } }
-    Legal where circular buffers are used as often in every tile; they go on from tile to tile, so that the copies of
-    the next one start while this one is stored. Grids of no more programs than `blocks` (the multiprocessors of the
+    Circular buffers go on from tile to tile, so that the copies of the next one start while this one is stored. Where
+    tiles use them more or less often, a loop carries how often they were used. Legal where the loops round what fills
+    a circular buffer have bounds that stand in the kernel itself. Grids of no more programs than `blocks` (the multiprocessors of the
     machine, where 0) stay; several blocks that run a program take as many. Comes after `tensor-copies`.
     """
 
@@ -48,15 +49,29 @@ class PersistentPass(ModulePass):
             at_once = blocks // kernel.blocks
             if 0 < at_once < kernel.programs:
                 found = [each for each in operations(kernel.body) if isinstance(each, circular_buffer.CircularOp)]
-                if found and all(_is_used_alike(circular) for circular in found):
+                if found and all(_is_counted(circular) for circular in found):
                     _stay(kernel, found, at_once)
+
+
+def _is_counted(circular: circular_buffer.CircularOp) -> bool:
+    """Whether a tile can say how often it uses a circular buffer: how many trips the loops round its fill have."""
+    return all(
+        _is_same_everywhere(bound)
+        or (isinstance(bound.owner, Operation) and isinstance(bound.owner.parent_op(), FuncOp))
+        for loop in _loops_of(circular)
+        for bound in (loop.lb, loop.ub, loop.step)
+    )
 
 
 def _is_used_alike(circular: circular_buffer.CircularOp) -> bool:
     """Whether the loops round what fills a circular buffer have as many trips in every program."""
+    return all(_is_same_everywhere(bound) for loop in _loops_of(circular) for bound in (loop.lb, loop.ub, loop.step))
+
+
+def _loops_of(circular: circular_buffer.CircularOp) -> list[scf.ForOp]:
+    """The loops round what fills a circular buffer."""
     fills = [use.operation for use in circular.state.uses if isinstance(use.operation, circular_buffer.ProduceOp)]
-    loops = [loop for fill in fills for loop in _loops_round(fill)]
-    return all(_is_same_everywhere(bound) for loop in loops for bound in (loop.lb, loop.ub, loop.step))
+    return [loop for fill in fills for loop in _loops_round(fill)]
 
 
 def _loops_round(op: Operation) -> list[scf.ForOp]:
@@ -82,17 +97,18 @@ def _stay(kernel: FuncOp, found: list[circular_buffer.CircularOp], blocks: int) 
     if body and isinstance(body[-1], FinishStoresOp):  # results leave while the next tile is computed
         last = body.pop()
     first = ProgramIdOp(0)
-    high, step = (arith.ConstantOp(IntegerAttr(number, INDEX)) for number in (kernel.programs, blocks))
-    inside = Block(arg_types=[INDEX])
+    high, step, none = (arith.ConstantOp(IntegerAttr(number, INDEX)) for number in (kernel.programs, blocks, 0))
+    changing = [circular for circular in found if not _is_used_alike(circular)]
+    inside = Block(arg_types=[INDEX, *(INDEX for _ in changing)])
     for op in body:
         block.detach_op(op)
         inside.add_op(op)
-    inside.add_op(scf.YieldOp())
-    loop = scf.ForOp(first.result, high.result, step.result, [], inside)
-    insert_before(last, first, high, step, loop)
+    loop = scf.ForOp(first.result, high.result, step.result, [none.result] * len(changing), inside)
+    inside.add_op(scf.YieldOp(*inside.args[1:]))
+    insert_before(last, first, high, step, none, loop)
     kernel.grid = i64s([blocks])
     for circular in found:
-        _go_on(circular, loop)
+        _go_on(circular, loop, changing)
     _number_tiles(loop, extents)
 
 
@@ -109,8 +125,8 @@ def _number_tiles(loop: scf.ForOp, extents: tuple[int, ...]) -> None:
         replace_by_values(op, [own])
 
 
-def _go_on(circular: circular_buffer.CircularOp, outer: scf.ForOp) -> None:
-    """Uses are numbered on from tile to tile."""
+def _go_on(circular: circular_buffer.CircularOp, outer: scf.ForOp, changing: list[circular_buffer.CircularOp]) -> None:
+    """Uses are numbered on from tile to tile; `outer` carries the number of uses so far of those that are `changing`."""
     users = {use.operation for result in circular.results for use in result.uses}
     users = {user for user in users if isinstance(user, circular_buffer.NUMBERED)}
     (number,) = {circular_buffer.numbers_of(user)[circular] for user in users}
@@ -127,10 +143,21 @@ def _go_on(circular: circular_buffer.CircularOp, outer: scf.ForOp) -> None:
         insert_before(place, op)
         return op.results[0]
 
-    done = add(arith.SubiOp(outer.body.block.args[0], outer.lb))
-    total = add(arith.DivUIOp(done, outer.step))
-    for each in loops:
-        total = add(arith.MuliOp(total, trips_of(each, add)))
+    def times_trips(total: SSAValue) -> SSAValue:
+        for each in loops:
+            total = add(arith.MuliOp(total, trips_of(each, add)))
+        return total
+
+    if circular in changing:
+        index = changing.index(circular)
+        total: SSAValue = outer.body.block.args[1 + index]
+        one = add(arith.ConstantOp(IntegerAttr(1, INDEX)))
+        last = outer.body.block.last_op
+        assert last is not None, "a loop yields"
+        last.operands[index] = add(arith.AddiOp(total, times_trips(one)))
+    else:
+        done = add(arith.SubiOp(outer.body.block.args[0], outer.lb))
+        total = times_trips(add(arith.DivUIOp(done, outer.step)))
     on = arith.AddiOp(number, total)
     insert_before(fill, on)
     for user in users:
