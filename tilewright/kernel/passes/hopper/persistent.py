@@ -30,9 +30,10 @@ class PersistentPass(ModulePass):
     After:   tile.func grid [132] { tile.circular_buffer
                scf.for %t = (program_id 0) to 2048 step 132 { %m = %t / 32 mod 64  … } }
     Circular buffers go on from tile to tile, so that the copies of the next one start while this one is stored. Where
-    tiles use them more or less often, a loop carries how often they were used. Legal where the loops round what fills
-    a circular buffer have bounds that stand in the kernel itself. Grids of no more programs than `blocks` (the multiprocessors of the
-    machine, where 0) stay; several blocks that run a program take as many. Comes after `tensor-copies`.
+    some tiles use them more often than others, the loop carries the number of uses so far. Legal where the loops round
+    what fills a circular buffer have bounds that stand in the kernel itself. Grids of no more programs than `blocks`
+    (the multiprocessors of the machine, where 0) stay; several blocks that run a program take as many. Comes after
+    `tensor-copies`.
     """
 
     name = "persistent"
@@ -126,7 +127,7 @@ def _number_tiles(loop: scf.ForOp, extents: tuple[int, ...]) -> None:
 
 
 def _go_on(circular: circular_buffer.CircularOp, outer: scf.ForOp, changing: list[circular_buffer.CircularOp]) -> None:
-    """Uses are numbered on from tile to tile; `outer` carries the number of uses so far of those that are `changing`."""
+    """Uses are numbered on from tile to tile; `outer` carries how many there were of those that are `changing`."""
     users = {use.operation for result in circular.results for use in result.uses}
     users = {user for user in users if isinstance(user, circular_buffer.NUMBERED)}
     (number,) = {circular_buffer.numbers_of(user)[circular] for user in users}

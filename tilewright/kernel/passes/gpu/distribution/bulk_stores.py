@@ -14,10 +14,10 @@ from tilewright.errors import InvalidProgram
 from tilewright.kernel import bulk_stores, simt
 from tilewright.kernel.dialect import element, shape
 from tilewright.kernel.hopper.simt_async import FenceOp, TensorCommitOp, TensorStoreOp, TensorWaitOp
-from tilewright.kernel.passes.gpu.distribution.access import ACCESS_BYTES, Access
 from tilewright.kernel.passes.gpu.distribution.circular_buffer import SLOT_ALIGN
-from tilewright.kernel.passes.gpu.distribution.layout import Share, canonical, layout_of, owners
-from tilewright.kernel.passes.gpu.distribution.staging import places
+from tilewright.kernel.passes.gpu.distribution.expansion import Expansion
+from tilewright.kernel.passes.gpu.distribution.layout import Share, assigned_layout, canonical, owners
+from tilewright.kernel.passes.gpu.distribution.shared_tiles import access_to, write_registers
 from tilewright.kernel.passes.gpu.distribution.threads import Threads
 from tilewright.kernel.simt import SHARED, element_bytes
 from tilewright.layouts.access import matrix_load
@@ -33,24 +33,22 @@ class _Turn:
     starts: tuple[tuple[int, int], ...]
 
 
-def expand(at: Threads, values: dict[SSAValue, SSAValue], op: bulk_stores.BulkStoreOp) -> None:
+def expand(at: Expansion, op: bulk_stores.BulkStoreOp) -> None:
     """Emit what threads do: wait until a buffer has left, write a part to it, have one thread send its boxes."""
-    layout = layout_of(op.value)
-    if layout is None:
-        raise InvalidProgram(f"{op.value.type} has no layout", help="run assign-layouts before distribute")
+    layout = assigned_layout(op.value)
     form, size = op.form, element_bytes(op.view)
     own, turns = _turns(layout, op.turns.value.data, form.sides[-2:])
     memory = NvmmaShared(form.swizzle, 8 * size).to_linear(own.shape)
     buffers, elements = op.buffers, op.buffer_elements
     shared = simt.SharedOp(MemRefType(element(op.value), [buffers * elements], memory_space=SHARED), SLOT_ALIGN)
     at.first.at_entry(shared)
-    buffer, view = shared.result, values[op.view]
-    first = [values[coordinate] for coordinate in op.coordinates]
+    buffer, view = shared.result, at.values[op.view]
+    first = [at.values[coordinate] for coordinate in op.coordinates]
     for number, turn in enumerate(turns):
         start = number % buffers * elements
         at.once(lambda: _emit(at, TensorWaitOp(buffers - 1)))
         at.add(simt.BarrierOp())
-        part = at.picked(values[op.value], turn.registers)
+        part = at.picked(at.values[op.value], turn.registers)
         _write(at, part, own, memory, buffer, at.number(start), size)
         at.add(FenceOp("async"))
         at.add(simt.BarrierOp())
@@ -153,14 +151,7 @@ def _write(
             piece = at.part(part, number * count, count)
             at.add(simt.StoreMatrixOp(piece, buffer, place, stores.count, stores.transposed))
         return
-    access = Access(at, places(layout, memory), (1,), start, (), ACCESS_BYTES, size)
-
-    def write() -> None:
-        for register in range(0, shape(part)[0], access.width):
-            if register in firsts:
-                at.put(at.part(part, register, access.width), buffer, access.place(register)[0], access.align)
-
-    at.where_free_is_zero(free, write)
+    write_registers(at, part, layout, access_to(at, layout, memory, buffer, start), buffer)
 
 
 def _sending(

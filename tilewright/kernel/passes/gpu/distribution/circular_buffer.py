@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
-from typing import Protocol
 
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import IntegerAttr, MemRefType
@@ -25,21 +24,14 @@ from tilewright.kernel.hopper.simt_async import (
     WarpBarrierOp,
 )
 from tilewright.kernel.passes.gpu.distribution import staged_products
+from tilewright.kernel.passes.gpu.distribution.expansion import Expansion
 from tilewright.kernel.simt import SHARED, element_bytes
 from tilewright.kernel.tensor_map_box import TensorMapBox
 
 SLOT_ALIGN = 1024  # of a swizzled tile: 8 rows of 128 bytes
 
 
-class Threads(staged_products.Threads, Protocol):
-    """What the expansion of tiles offers."""
-
-    @property
-    def kernel(self) -> tile.FuncOp: ...
-    def thread(self) -> SSAValue: ...
-
-
-def expand(at: Threads, op: Operation) -> None:
+def expand(at: Expansion, op: Operation) -> None:
     """Emit what threads do for an operation of `circular buffers`, and note its results."""
     match op:
         case circular_buffer.CircularOp():
@@ -59,11 +51,11 @@ def expand(at: Threads, op: Operation) -> None:
             raise AssertionError(f"{op.name} is no operation of circular buffers")
 
 
-def _add(at: Threads, a: SSAValue, b: SSAValue) -> SSAValue:
+def _add(at: Expansion, a: SSAValue, b: SSAValue) -> SSAValue:
     return at.add(arith.AddiOp(a, b)).results[0]
 
 
-def _circular(at: Threads, op: circular_buffer.CircularOp) -> None:
+def _circular(at: Expansion, op: circular_buffer.CircularOp) -> None:
     """Slots are filled by one thread, and released by as many warps as the blocks that share copies have."""
     slots, shared = op.slots.value.data, _is_shared(op)
     warps = prod(at.kernel.block) // at.kernel.lanes * (at.kernel.blocks if shared else 1)
@@ -87,7 +79,7 @@ def _is_shared(op: circular_buffer.CircularOp) -> bool:
     return any(isinstance(copy, circular_buffer.BulkLoadOp) and copy.together is not None for copy in copies)
 
 
-def _shared(at: Threads, type_: Attribute, align: int) -> SSAValue:
+def _shared(at: Expansion, type_: Attribute, align: int) -> SSAValue:
     assert isinstance(type_, MemRefType)
     made = MemRefType(type_.element_type, list(type_.get_shape()), memory_space=SHARED)
     return at.add(simt.SharedOp(made, align)).results[0]
@@ -98,7 +90,7 @@ def _slots(state: SSAValue) -> int:
     return state.owner.slots.value.data
 
 
-def _slot(at: Threads, state: SSAValue, number: SSAValue) -> tuple[SSAValue, SSAValue]:
+def _slot(at: Expansion, state: SSAValue, number: SSAValue) -> tuple[SSAValue, SSAValue]:
     """The slot of a use, and the parity of its turn."""
     use, slots = at.values[number], at.number(_slots(state))
     turn = at.add(arith.DivUIOp(use, slots)).results[0]
@@ -106,7 +98,7 @@ def _slot(at: Threads, state: SSAValue, number: SSAValue) -> tuple[SSAValue, SSA
     return slot, at.add(arith.AndIOp(turn, at.number(1))).results[0]
 
 
-def _produce(at: Threads, op: circular_buffer.ProduceOp) -> None:
+def _produce(at: Expansion, op: circular_buffer.ProduceOp) -> None:
     slot, turn = _slot(at, op.state, op.number)
     state, slots = at.values[op.state], _slots(op.state)
     empty = _add(at, slot, at.number(slots))
@@ -127,7 +119,7 @@ def _produce(at: Threads, op: circular_buffer.ProduceOp) -> None:
 
 
 def _part(
-    at: Threads, copy: circular_buffer.BulkLoadOp, slot: SSAValue
+    at: Expansion, copy: circular_buffer.BulkLoadOp, slot: SSAValue
 ) -> tuple[list[SSAValue], SSAValue, TensorMapBox]:
     """What this block brings of a box: where it begins in the tensor and in the buffer, and its sides."""
     circular, box = copy.buffer.owner, copy.form
@@ -144,7 +136,7 @@ def _part(
     return coordinates, place, box
 
 
-def _release(at: Threads, op: circular_buffer.ConsumerReleaseOp) -> None:
+def _release(at: Expansion, op: circular_buffer.ConsumerReleaseOp) -> None:
     slot, _ = _slot(at, op.state, op.number)
     empty = _add(at, slot, at.number(_slots(op.state)))
     lane = at.add(arith.AndIOp(at.thread(), at.number(at.kernel.lanes - 1))).results[0]

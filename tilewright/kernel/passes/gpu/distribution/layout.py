@@ -38,6 +38,15 @@ def layout_of(value: SSAValue | Attribute) -> LinearLayout | None:
     return _parsed(type_.encoding.data, tuple(type_.get_shape()))
 
 
+def assigned_layout(value: SSAValue | Attribute) -> LinearLayout:
+    """The layout of a tile; InvalidProgram where there is none."""
+    layout = layout_of(value)
+    if layout is None:
+        type_ = value.type if isinstance(value, SSAValue) else value
+        raise InvalidProgram(f"{type_} has no layout", help="run assign-layouts before distribute")
+    return layout
+
+
 def give(value: SSAValue, layout: LinearLayout) -> None:
     """Put a tile into a layout, where it is made; a scalar stays what it is."""
     made = with_layout(value.type, layout)

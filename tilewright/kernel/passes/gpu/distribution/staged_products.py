@@ -7,14 +7,13 @@ earlier ones are under way, and every step of k is a group of products of its ow
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from xdsl.dialects import arith
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import SSAValue
 
 from tilewright.dataclass import dataclass
-from tilewright.errors import InvalidProgram
 from tilewright.kernel import circular_buffer
 from tilewright.kernel import dialect as tile
 from tilewright.kernel.hopper.simt_warpgroup import (
@@ -27,7 +26,8 @@ from tilewright.kernel.hopper.simt_warpgroup import (
     WarpgroupWaitOp,
     WarpIdOp,
 )
-from tilewright.kernel.passes.gpu.distribution.layout import Share, canonical, layout_of, shares
+from tilewright.kernel.passes.gpu.distribution.expansion import Expansion
+from tilewright.kernel.passes.gpu.distribution.layout import assigned_layout, canonical, shares
 from tilewright.kernel.passes.gpu.distribution.matrix import fragments
 from tilewright.kernel.passes.gpu.distribution.warpgroup import (
     Operand,
@@ -51,24 +51,9 @@ VECTOR_BYTES = 16  # of a read of shared memory, at most
 Corner = tuple[int, ...]
 
 
-class Threads(Protocol):
-    """What the expansion of tiles offers."""
-
-    values: dict[SSAValue, SSAValue]
-
-    def add(self, op: Operation) -> Operation: ...
-    def number(self, value: int) -> SSAValue: ...
-    def coordinate(self, share: Share, register: int) -> SSAValue: ...
-    def part(self, value: SSAValue, start: int, count: int = 1) -> SSAValue: ...
-    def picked(self, value: SSAValue, order: Sequence[int]) -> SSAValue: ...
-    def joined(self, parts: Sequence[SSAValue]) -> SSAValue: ...
-
-
-def staged_dot(at: Threads, op: circular_buffer.StagedDotOp) -> SSAValue:
+def staged_dot(at: Expansion, op: circular_buffer.StagedDotOp) -> SSAValue:
     """One product per part of the result and step of k; k outermost, so that neighbours are independent."""
-    layout = layout_of(op.c)
-    if layout is None:
-        raise InvalidProgram(f"{op.result.type} has no layout", help="run assign-layouts before distribute")
+    layout = assigned_layout(op.c)
     record = record_of(op)
     if op.by_registers:
         parts = fragments_along(record, layout, 2, op.by_registers)
@@ -83,7 +68,7 @@ def staged_dot(at: Threads, op: circular_buffer.StagedDotOp) -> SSAValue:
     return at.picked(joined, [order.index(register) for register in range(len(order))])
 
 
-def finish(at: Threads, op: circular_buffer.FinishOp) -> SSAValue:
+def finish(at: Expansion, op: circular_buffer.FinishOp) -> SSAValue:
     """Wait for all products of tiles but the latest; each is one group of products or several."""
     pending = min(op.pending.value.data * _groups(op.value), MOST_PENDING)
     return at.add(WarpgroupWaitOp(pending, [at.values[op.value]])).results[0]
@@ -98,8 +83,9 @@ def _groups(value: SSAValue) -> int:
 
 
 def _in_memory(
-    at: Threads, op: circular_buffer.StagedDotOp, record: Intrinsic, layout: LinearLayout, held: dict[Corner, SSAValue]
-) -> dict[Corner, SSAValue]:
+    at: Expansion, op: circular_buffer.StagedDotOp, record: Intrinsic, layout: LinearLayout,
+    held: dict[Corner, SSAValue],
+) -> dict[Corner, SSAValue]:  # fmt: skip
     """Products whose operands instructions read."""
     a, b = (_InSlot.of(at, op, layout, dim) for dim in range(2))
     held = _fenced(at, held)
@@ -114,11 +100,11 @@ def _in_memory(
 
 
 def _held(
-    at: Threads, op: circular_buffer.StagedDotOp, record: Intrinsic, layout: LinearLayout, held: dict[Corner, SSAValue]
-) -> dict[Corner, SSAValue]:
+    at: Expansion, op: circular_buffer.StagedDotOp, record: Intrinsic, layout: LinearLayout,
+    held: dict[Corner, SSAValue],
+) -> dict[Corner, SSAValue]:  # fmt: skip
     """Products whose first operand threads hold."""
-    own = layout_of(op.a)
-    assert own is not None, "assign-layouts has given it one"
+    own = assigned_layout(op.a)
     a, b = fragments(own, canonical(one_fragment(record, 0))), _InSlot.of(at, op, layout, 1)
     pieces = {(0, *start): at.picked(at.values[op.a], registers) for start, registers in a.items()}
     ready = _fenced(at, {**pieces, **held})
@@ -133,8 +119,9 @@ def _held(
 
 
 def _by_registers(
-    at: Threads, op: circular_buffer.StagedDotOp, record: Intrinsic, layout: LinearLayout, held: dict[Corner, SSAValue]
-) -> dict[Corner, SSAValue]:
+    at: Expansion, op: circular_buffer.StagedDotOp, record: Intrinsic, layout: LinearLayout,
+    held: dict[Corner, SSAValue],
+) -> dict[Corner, SSAValue]:  # fmt: skip
     """Products whose first operand threads read.
 
     Registers of a step's fragments may be those of the same step in the trip before: its products are done by then.
@@ -166,7 +153,7 @@ def _steps(op: circular_buffer.StagedDotOp, record: Intrinsic) -> range:
     return range(0, op.extents[2], extents_of_record(record)[2])
 
 
-def _fenced(at: Threads, values: Mapping[Corner, SSAValue]) -> dict[Corner, SSAValue]:
+def _fenced(at: Expansion, values: Mapping[Corner, SSAValue]) -> dict[Corner, SSAValue]:
     return dict(zip(values, at.add(WarpgroupFenceOp(list(values.values()))).results, strict=True))
 
 
@@ -177,13 +164,13 @@ def _fenced(at: Threads, values: Mapping[Corner, SSAValue]) -> dict[Corner, SSAV
 class _InSlot:
     """An operand that instructions read: its part of this group of warps begins at element `first` of the buffer."""
 
-    threads: Threads
+    threads: Expansion
     view: SSAValue
     first: SSAValue
     operand: Operand
 
     @classmethod
-    def of(cls, at: Threads, op: circular_buffer.StagedDotOp, layout: LinearLayout, dim: int) -> _InSlot:
+    def of(cls, at: Expansion, op: circular_buffer.StagedDotOp, layout: LinearLayout, dim: int) -> _InSlot:
         """Of a (`dim` 0) or b: in the slot, at the rows of a or columns of b that are the group's in `layout`."""
         view, memory, number = op.staged[dim - 2]
         operand = operand_of(memory, op.extents[dim], op.extents[2], element_bytes(view), dim)
@@ -210,7 +197,7 @@ class _Fragments:
     """Reads the fragments of an operand that threads read, by vectors of what lies side by side."""
 
     def __init__(
-        self, at: Threads, op: circular_buffer.StagedDotOp, record: Intrinsic, layout: LinearLayout, dim: int
+        self, at: Expansion, op: circular_buffer.StagedDotOp, record: Intrinsic, layout: LinearLayout, dim: int
     ) -> None:
         """Of a (`dim` 0) or b, for the result in `layout`."""
         (m, n, depth), self.turn = op.extents, -1 if dim else 1
@@ -241,7 +228,7 @@ class _Fragments:
         return at.joined(pieces)
 
 
-def _slot(at: Threads, view: SSAValue, number: SSAValue) -> SSAValue:
+def _slot(at: Expansion, view: SSAValue, number: SSAValue) -> SSAValue:
     """The element of a buffer at which the slot of a use begins."""
     circular = view.owner
     assert isinstance(circular, circular_buffer.CircularOp)
@@ -249,5 +236,5 @@ def _slot(at: Threads, view: SSAValue, number: SSAValue) -> SSAValue:
     return at.add(arith.MuliOp(slot, at.number(circular.slot_elements(view)))).results[0]
 
 
-def _add(at: Threads, a: SSAValue, b: SSAValue) -> SSAValue:
+def _add(at: Expansion, a: SSAValue, b: SSAValue) -> SSAValue:
     return at.add(arith.AddiOp(a, b)).results[0]
