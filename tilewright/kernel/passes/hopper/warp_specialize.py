@@ -161,18 +161,44 @@ def _copy_fills(
         elif isinstance(op, scf.IfOp) and _is_fill(op):
             _copy(op, into, values)
         elif isinstance(op, scf.ForOp) and _fills(op):
-            inside = Block(arg_types=[INDEX])
-            source = op.body.block
-            values[source.args[0]] = inside.args[0]
+            counts, source = _counts(op, missing), op.body.block
+            inside = Block(arg_types=[INDEX, *(INDEX for _ in counts)])
             missing.update([*source.args[1:], *op.results])
+            missing.difference_update(source.args[1 + number] for number in counts)
+            values.update(zip([source.args[0], *(source.args[1 + n] for n in counts)], inside.args, strict=True))
             _copy_fills(list(source.ops), inside, values, missing, zero)
-            inside.add_op(scf.YieldOp())
-            low, high, step = (values.get(bound, bound) for bound in (op.lb, op.ub, op.step))
-            into.add_op(scf.ForOp(low, high, step, [], inside))
+            last = source.last_op
+            assert last is not None, "a loop yields"
+            inside.add_op(scf.YieldOp(*(values.get(last.operands[n], last.operands[n]) for n in counts)))
+            low, high, step, *start = (
+                values.get(each, each) for each in (op.lb, op.ub, op.step, *(op.iter_args[n] for n in counts))
+            )
+            into.add_op(scf.ForOp(low, high, step, start, inside))
         elif op.name in PURE and not unknown:
             _copy(op, into, values)
         else:
             missing.update(op.results)
+
+
+def _counts(loop: scf.ForOp, missing: set[SSAValue]) -> list[int]:
+    """Which carried values of a loop are numbers that any thread can count: indices, by what changes nothing.
+
+    What they begin with is not `missing`.
+    """
+    last = loop.body.block.last_op
+    assert last is not None, "a loop yields"
+    numbers = [n for n, value in enumerate(loop.iter_args) if value.type == INDEX and value not in missing]
+    known = {loop.body.block.args[0], *(loop.body.block.args[1 + number] for number in numbers)}
+
+    def counted(value: SSAValue) -> bool:
+        owner = value.owner
+        if isinstance(owner, Block):
+            return value in known or owner is not loop.body.block
+        if owner.parent is not loop.body.block:
+            return True
+        return owner.name in PURE and all(map(counted, owner.operands))
+
+    return numbers if all(counted(last.operands[number]) for number in numbers) else []
 
 
 def _copy(op: Operation, into: Block, values: dict[SSAValue, SSAValue]) -> None:
