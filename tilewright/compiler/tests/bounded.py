@@ -43,8 +43,8 @@ LARGEST = {"bf16": 3.38e38, "f16": 65504.0, "f32": 3.4e38, "f64": 1.79e308}
 FUNCTION_ULPS = 4.0  # more than any elementary function of code generation states
 LIPSCHITZ = {"tanh": 1.0, "erf": 1.1284, "sigmoid": 0.25, "sin": 1.0, "cos": 1.0, "atan": 1.0, "abs": 1.0, "neg": 1.0,
              "asinh": 1.0}  # fmt: skip
-MONOTONE = ("exp", "exp2", "expm1", "log", "log1p", "sqrt", "floor", "ceil", "round", "trunc", "sinh", "asin", "acos", "acosh",
-            "atanh")  # fmt: skip
+MONOTONE = ("exp", "exp2", "expm1", "log", "log1p", "sqrt", "floor", "ceil", "round", "trunc", "sinh", "asin", "acos",
+            "acosh", "atanh")  # fmt: skip
 
 
 def evaluate_bounded(graph: Graph, inputs: Mapping[str, Array]) -> list[Bounded]:

@@ -89,7 +89,8 @@ def fusion(plan: Plan) -> Decision:
 def check(graph: Graph, options: Options = ALWAYS, machine: str = "sm_80") -> None:
     """One kernel computes what the evaluator does, which rounds at the same places; the emulator finds nothing."""
     plan = planned(graph, options, machine)
-    assert len(plan.kernels) == 1, [kernel.name for kernel in plan.kernels]
+    products = [kernel.name for kernel in plan.kernels if kernel.instruction]  # others copy a result to an output
+    assert len(products) == 1, [kernel.name for kernel in plan.kernels]
     given = inputs(graph)
     found = computed(graph, given, options, machine)
     (wanted,) = (each.astype(np.float64) for each in evaluate(graph, given))

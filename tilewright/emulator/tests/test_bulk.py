@@ -47,8 +47,8 @@ def test_a_tensor_load_swizzles_and_fills_with_zeros(swizzle: int, inner: int) -
     mov.u32 %r13, -3;
     @%p1 cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes
     [%r11], [%rd0, {{%r12, %r13}}], [%r10];
-    {WAIT} mov.u32 %r2, %r0; L: shl.b32 %r1, %r2, 2; add.u32 %r4, %r1, %r11; ld.shared.u32 %r3, [%r4]; cvt.u64.u32 %rd5, %r1;
-    add.s64 %rd5, %rd1, %rd5;
+    {WAIT} mov.u32 %r2, %r0; L: shl.b32 %r1, %r2, 2; add.u32 %r4, %r1, %r11; ld.shared.u32 %r3, [%r4];
+    cvt.u64.u32 %rd5, %r1; add.s64 %rd5, %rd1, %rd5;
     st.global.u32 [%rd5], %r3; add.u32 %r2, %r2, 32; setp.lt.u32 %p3, %r2, {size // 4}; @%p3 bra L;"""
     found, tensor = np.zeros(8 * inner, np.uint16), TensorMap(source, (8, inner), swizzle)
     assert not execute(body, tensor, found, shared=4096, target="sm_90a", before=MEMORY).diagnostics

@@ -77,7 +77,7 @@ def find_split(compute: Compute) -> LoopSplit | None:
     """
     if not isinstance(compute.accum, str):
         return None
-    split = LoopSplit({axis: _strides(compute.body, axis) for axis in compute.axes})
+    split = LoopSplit({axis: strides_of(compute.body, axis) for axis in compute.axes})
     if not any(split.strides.values()):
         return None
     body = split.apply(compute, compute.name)[0].body
@@ -86,7 +86,7 @@ def find_split(compute: Compute) -> LoopSplit | None:
     return split
 
 
-def _strides(body: Expr, axis: Axis) -> tuple[int, ...]:
+def strides_of(body: Expr, axis: Axis) -> tuple[int, ...]:
     """Where the body cuts a loop, largest stride first; nowhere unless each stride divides the one before it."""
     strides = sorted(_boundaries(body, axis), reverse=True)
     if not isinstance(axis.extent, int) or any(above % stride for above, stride in pairwise([axis.extent, *strides])):

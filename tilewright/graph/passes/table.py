@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from tilewright.errors import InvalidArgument
 from tilewright.expr.core import Compute
 from tilewright.expr.graph import Graph
+from tilewright.graph.passes.carry_splits import CarrySplits
 from tilewright.graph.passes.empty_loops import RemoveEmptyLoops
 from tilewright.graph.passes.fold_constant_parts import FoldConstantParts
 from tilewright.graph.passes.fold_constants import FoldConstants
@@ -44,6 +45,7 @@ def simplifying(is_product: Callable[[Compute], bool]) -> tuple[GraphPass, ...]:
         SeparateOutputs(),
         InlineMaps(is_product),
         SplitChannels(),
+        CarrySplits(is_product),
         FoldScale(is_product),
         RemoveDead(),  # constants that splitting and folding have replaced
     )
