@@ -15,6 +15,7 @@ from typing import Any
 from tilewright.expr.core import Tensor
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import attention, conv, elementwise, linalg, norm, reduce, shape
+from tilewright.graph.chain.workloads import GEMM_CHAINS
 
 Shape = tuple[int, ...]
 SIZES = {"f64": 8, "f32": 4, "s32": 4, "f16": 2, "bf16": 2, "s8": 1}
@@ -29,6 +30,7 @@ WEIGHTS = {
     "rows": 1.5,
     "elementwise": 1.0,
     "attention": 1.5,
+    "chain": 1.0,
     "copy": 0.3,
 }
 
@@ -228,6 +230,18 @@ def attend(batch: int, heads: int, length: int, width: int, dtype: str, causal: 
                 reference=reference)  # fmt: skip
 
 
+def chain(number: int) -> Case:
+    """Two products in f16 without anything between them; the sums of the first one are scaled to variance 1."""
+    batch, m, n, k, l = GEMM_CHAINS[number - 1]
+
+    def build(a: Tensor, b: Tensor, d: Tensor) -> Tensor:
+        return linalg.matmul(linalg.matmul(a, b), d)
+
+    return Case("chain", f"G{number} {batch}x{m}x{n}x{k}x{l}", "f16", ((batch, m, k), (batch, k, l), (batch, l, n)),
+                build, lambda a, b, d: (a @ b) @ d, 2 * batch * m * l * (k + n), (batch, m, n),
+                one_call=True)  # fmt: skip
+
+
 def copy(elements: int) -> Case:
     """A copy by a kernel of torch's into memory that is there: the ceiling of everything that moves bytes.
 
@@ -268,6 +282,7 @@ CASES: tuple[Case, ...] = (
     attend(4, 16, 2048, 64, "f16"), attend(2, 16, 2048, 128, "bf16"),
     *(attend(16384 // length, 2048 // width, length, width, "bf16", causal)
       for width in (64, 128) for length in (1024, 4096, 16384) for causal in (False, True)),
+    *(chain(number) for number in range(1, len(GEMM_CHAINS) + 1)),
 )  # fmt: skip
 
 CHECKS: tuple[Case, ...] = tuple(

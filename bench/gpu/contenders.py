@@ -17,8 +17,11 @@ OURS = "tilewright"
 TUNED = "tilewright tuned"  # the fastest of some tiles, most of which the model finds best
 CLUSTERED = "tilewright clusters"  # blocks in pairs bring together what both read
 ONE_WARP = "tilewright mma.sync"  # on matrix instructions of one warp
-MINE = (OURS, TUNED, CLUSTERED, ONE_WARP)
-_SUFFIXES = {OURS: "", CLUSTERED: ".clusters", ONE_WARP: ".mma-sync"}  # of code compiled ahead
+FUSED, APART = "tilewright fused", "tilewright apart"  # products as one kernel, or a kernel each, whatever pays
+MINE = (OURS, TUNED, CLUSTERED, ONE_WARP, FUSED, APART)
+_SUFFIXES = {
+    OURS: "", CLUSTERED: ".clusters", ONE_WARP: ".mma-sync", FUSED: ".fused", APART: ".apart"
+}  # of code compiled ahead # fmt: skip
 CLUSTER = 2
 RANKS = (0, 1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45)  # of the tiles that are timed, in the order of the model
 TRIALS, ROUNDS = 5, 3  # calls of a tile in a sample; samples, of which the fastest counts
@@ -42,6 +45,7 @@ def names(case: Case) -> list[str]:
     compiled = [] if case.one_call else ["torch.compile"]
     others = [*(["triton"] if case.triton else []), *(BACKENDS if case.sdpa else [])]
     products = [CLUSTERED, ONE_WARP] if case.family == "gemm" and case.triton else []
+    products += [FUSED, APART] if case.family == "chain" else []
     return ["torch", *compiled, *others, OURS, *([TUNED] if case.tuned else []), *products]
 
 
@@ -174,7 +178,11 @@ def _options(name: str, case: Case) -> Any:
     """Of a contender of ours."""
     import tilewright
 
-    chosen: dict[str, Any] = {CLUSTERED: {"cluster": CLUSTER}, ONE_WARP: {"mma": "mma.sync"}}.get(name, {})
+    settings: dict[str, dict[str, Any]] = {
+        CLUSTERED: {"cluster": CLUSTER}, ONE_WARP: {"mma": "mma.sync"}, FUSED: {"fuse": "always"},
+        APART: {"fuse": "never"},
+    }  # fmt: skip
+    chosen = settings.get(name, {})
     return tilewright.Options(input_precision=case.input_precision, **chosen)
 
 
