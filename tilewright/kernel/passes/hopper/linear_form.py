@@ -128,9 +128,14 @@ def least(value: SSAValue) -> int | None:
         return int(owner.value.value.data)
     if isinstance(owner, ProgramIdOp | BlockRankOp):
         return 0
+    if isinstance(owner, arith.SubiOp):
+        low, most = least(owner.lhs), largest(linear_form(owner.rhs))
+        return None if low is None or most is None else low - most
     if not isinstance(owner, _BOUNDED):
         return None
     first, second = least(owner.lhs), least(owner.rhs)
+    if isinstance(owner, arith.MaxSIOp):
+        return max((each for each in (first, second) if each is not None), default=None)
     if first is None or first < 0:
         return None
     if isinstance(owner, arith.DivUIOp | arith.RemUIOp):  # of numbers that are not negative
@@ -142,4 +147,6 @@ def least(value: SSAValue) -> int | None:
     return first * second if isinstance(owner, arith.MuliOp) else min(first, second)
 
 
-_BOUNDED = (arith.AddiOp, arith.MuliOp, arith.MinSIOp, arith.MinUIOp, arith.DivUIOp, arith.RemUIOp)
+_BOUNDED = (
+    arith.AddiOp, arith.MuliOp, arith.MinSIOp, arith.MaxSIOp, arith.MinUIOp, arith.DivUIOp, arith.RemUIOp
+)  # fmt: skip
