@@ -39,6 +39,7 @@ CASES = {
     "%z = arith.subi %c9, %u": (None, None),
     "%z = arith.divui %y, %c4": (0, 9),
     "%z = arith.remui %y, %c4": (0, 3),
+    "%z = arith.remui %u, %c4": (0, 3),
     "%z = arith.divui %u, %c4": (None, None),
     "%z = arith.addi %x, %n": (None, 5),
 }
