@@ -110,6 +110,9 @@ def _most(value: SSAValue) -> int | None:
             return None
         known = [most for operand in owner.operands if (most := largest(linear_form(operand))) is not None]
         return min(known, default=None)
+    if isinstance(owner, arith.MaxSIOp):
+        bounds = [largest(linear_form(operand)) for operand in owner.operands]
+        return None if None in bounds else max(bound for bound in bounds if bound is not None)
     if isinstance(owner, arith.DivUIOp | arith.RemUIOp):
         divisor, inside = linear_form(owner.rhs), largest(linear_form(owner.lhs))
         if divisor.factors or divisor.constant < 1:
@@ -128,18 +131,18 @@ def least(value: SSAValue) -> int | None:
         return least(loop.lb) if isinstance(loop, scf.ForOp) and value is owner.args[0] else None
     if isinstance(owner, arith.ConstantOp) and isinstance(owner.value, IntegerAttr):
         return int(owner.value.value.data)
-    if isinstance(owner, ProgramIdOp | BlockRankOp):
-        return 0
-    if isinstance(owner, arith.RemUIOp) and (least(owner.rhs) or 0) > 0:
-        return 0
     if isinstance(owner, arith.SubiOp):
         low, most = least(owner.lhs), largest(linear_form(owner.rhs))
         return None if low is None or most is None else low - most
+    if isinstance(owner, arith.RemUIOp) and (least(owner.rhs) or 0) > 0:
+        return 0
+    if isinstance(owner, ProgramIdOp | BlockRankOp):
+        return 0
+    if isinstance(owner, arith.MaxSIOp):
+        return max((bound for operand in owner.operands if (bound := least(operand)) is not None), default=None)
     if not isinstance(owner, _BOUNDED):
         return None
     first, second = least(owner.lhs), least(owner.rhs)
-    if isinstance(owner, arith.MaxSIOp):
-        return max((each for each in (first, second) if each is not None), default=None)
     if first is None or first < 0:
         return None
     if isinstance(owner, arith.DivUIOp | arith.RemUIOp):  # of numbers that are not negative
@@ -151,6 +154,4 @@ def least(value: SSAValue) -> int | None:
     return first * second if isinstance(owner, arith.MuliOp) else min(first, second)
 
 
-_BOUNDED = (
-    arith.AddiOp, arith.MuliOp, arith.MinSIOp, arith.MaxSIOp, arith.MinUIOp, arith.DivUIOp, arith.RemUIOp
-)  # fmt: skip
+_BOUNDED = (arith.AddiOp, arith.MuliOp, arith.MinSIOp, arith.MinUIOp, arith.DivUIOp, arith.RemUIOp)
