@@ -115,9 +115,11 @@ def _most(value: SSAValue) -> int | None:
         return None if None in bounds else max(bound for bound in bounds if bound is not None)
     if isinstance(owner, arith.DivUIOp | arith.RemUIOp):
         divisor, inside = linear_form(owner.rhs), largest(linear_form(owner.lhs))
-        if inside is None or divisor.factors or divisor.constant < 1:
+        if divisor.factors or divisor.constant < 1:
             return None
-        return inside // divisor.constant if isinstance(owner, arith.DivUIOp) else min(inside, divisor.constant - 1)
+        if isinstance(owner, arith.RemUIOp):
+            return divisor.constant - 1 if inside is None else min(inside, divisor.constant - 1)
+        return None if inside is None else inside // divisor.constant
     return None
 
 
@@ -129,6 +131,11 @@ def least(value: SSAValue) -> int | None:
         return least(loop.lb) if isinstance(loop, scf.ForOp) and value is owner.args[0] else None
     if isinstance(owner, arith.ConstantOp) and isinstance(owner.value, IntegerAttr):
         return int(owner.value.value.data)
+    if isinstance(owner, arith.SubiOp):
+        low, most = least(owner.lhs), largest(linear_form(owner.rhs))
+        return None if low is None or most is None else low - most
+    if isinstance(owner, arith.RemUIOp) and (least(owner.rhs) or 0) > 0:
+        return 0
     if isinstance(owner, ProgramIdOp | BlockRankOp):
         return 0
     if isinstance(owner, arith.MaxSIOp):

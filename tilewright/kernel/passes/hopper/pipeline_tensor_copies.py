@@ -17,6 +17,7 @@ from tilewright.kernel import dialect as tile
 from tilewright.kernel.attributes import stages_of
 from tilewright.kernel.bulk_stores import BulkStoreOp
 from tilewright.kernel.dialect import INDEX, FuncOp, element, operations, shape
+from tilewright.kernel.elements import ELEMENT
 from tilewright.kernel.facts import facts_of
 from tilewright.kernel.passes.common.settings import at_least
 from tilewright.kernel.passes.common.trip import again, computed
@@ -88,15 +89,36 @@ def _fill(fill: circular_buffer.ProduceOp) -> _Fill | None:
 
 
 def _fitting(fills: Sequence[_Fill], kernel: FuncOp, room: int) -> int:
-    """Slots for which there is room beside the tiles that are stored through shared memory, each in its own."""
+    """Slots for which there is room beside the tiles that pass through shared memory, each in its own.
+
+    Those are what is stored, and what is loaded for first factors that threads hold.
+    """
     stored = [each for each in operations(kernel.body) if isinstance(each, tile.StoreOp) and not _is_direct(each)]
     taken = sum(prod(shape(each.value)) * element_bytes(each.value) for each in stored)
     boxes = [each for each in operations(kernel.body) if isinstance(each, BulkStoreOp)]
     taken += sum(each.buffers * each.buffer_elements * element_bytes(each.view) for each in boxes)
+    taken += sum(prod(shape(each.result)) * element_bytes(each.view) for each in _loads_of_factors(kernel))
     deeper = [fill.circular for fill in fills]
     others = [op for op in operations(kernel.body) if isinstance(op, circular_buffer.CircularOp) and op not in deeper]
     taken += sum(_slot_bytes(each) * each.slots.value.data for each in others)
     return max(0, room - taken - OTHER_BYTES) // sum(map(_slot_bytes, deeper))
+
+
+def _loads_of_factors(kernel: FuncOp) -> set[tile.LoadOp]:
+    """The loads of tiles from which first factors that threads hold are computed, element by element."""
+    found, seen = set[tile.LoadOp](), set[SSAValue]()
+    left = [op.a for op in operations(kernel.body) if isinstance(op, circular_buffer.StagedDotOp) and op.holds_a]
+    while left:
+        value = left.pop()
+        owner = value.owner
+        if value in seen or not isinstance(owner, Operation):
+            continue
+        seen.add(value)
+        if isinstance(owner, tile.LoadOp):
+            found.add(owner)
+        elif type(owner) in ELEMENT:
+            left += [operand for operand in owner.operands if shape(operand)]
+    return found
 
 
 def _slot_bytes(circular: circular_buffer.CircularOp) -> int:
