@@ -35,7 +35,7 @@ from tilewright.operator.rules.cpu_fused import (
     rows_cycles,
 )
 from tilewright.operator.statements import drop_unit_loops
-from tilewright.tiles.kernel import Kernel, Statement, expressions
+from tilewright.tiles.kernel import Statement, expressions
 from tilewright.tiles.legality import check
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.product import Operand, Product, flat_product
@@ -271,12 +271,11 @@ def plan_fused(planning: Planning, group: Group, machine: Cpu) -> None:
     name = planning.name_kernel(group.kernel)
     subject = f"blocks of {group.kernel}"
     with about(name):
-        given = planning.trees.of_products(name, unpacked)
+        first, last = (work.statements for work in unpacked)
+        given = planning.trees.of_products(name, unpacked, (*first, *between.get(0, ()), *last))
         if given is not None:
-            first, last = (work.statements for work in unpacked)
-            kernel = Kernel((*first, *between.get(0, ()), *last), given)
-            check(given, Problem.of(expressions(kernel)), imperfect=True)
-            tree = products_tree(kernel)
+            check(given.tree, Problem.of(expressions(given)), imperfect=True)
+            tree = products_tree(given)
             require_fits(tree, l2_bytes(machine))
             point = point_of(tree)
     why = "register tiles with the fewest cycles whose blocks stay in L2" if given is None else ASKED
