@@ -83,11 +83,16 @@ def join_products(planning: Planning, steps: Sequence[Group | Loop], machine: Cp
 
 def _require_not_given(planning: Planning, parts: Sequence[Group], decision: Decision) -> None:
     """Raises InvalidTree for the tree of a kernel that cannot be."""
-    name = kernel_name([node for part in parts for node in part.nodes])
+    name = _kernel(parts)
     for refusal in decision.refused:
         if planning.trees.tree(name) is not None:
             with about(name):
                 raise InvalidTree(f"there is no such kernel: {refusal.rule}", help=APART)
+
+
+def _kernel(parts: Sequence[Group]) -> str:
+    """The name of the kernel that groups would be."""
+    return kernel_name([node for part in parts for node in part.nodes])
 
 
 def _lines(consumer: Group, groups: Mapping[str, Group]) -> Iterator[tuple[Group, ...]]:
@@ -122,8 +127,7 @@ def _judged(planning: Planning, parts: tuple[Group, ...], machine: Cpu) -> tuple
     """
     producer, *between, consumer = parts
     subject, options = f"fusion of {' + '.join(part.name for part in parts)}", planning.options
-    name = kernel_name([node for part in parts for node in part.nodes])
-    given = planning.trees.tree(name) is not None
+    given = planning.trees.tree(_kernel(parts)) is not None
     elsewhere = isinstance(options.fuse, Path) and not given
     if elsewhere or any(planning.trees.tree(group.kernel) is not None for group in parts):
         return (), Decision(subject, APART, ASKED)
