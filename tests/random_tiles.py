@@ -1,4 +1,4 @@
-"""Random tile trees over small problems: products, chains, parts, windows, attention, maps; legal or not, but analysable."""
+"""Random tile trees over small problems, from products to attention; legal or not, but analysable."""
 
 from __future__ import annotations
 
