@@ -35,7 +35,7 @@ from tilewright.operator.rules.cpu_fused import (
     rows_cycles,
 )
 from tilewright.operator.statements import drop_unit_loops
-from tilewright.tiles.kernel import Statement, expressions
+from tilewright.tiles.kernel import Kernel, Statement, expressions
 from tilewright.tiles.legality import check
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.product import Operand, Product, flat_product
@@ -83,16 +83,11 @@ def join_products(planning: Planning, steps: Sequence[Group | Loop], machine: Cp
 
 def _require_not_given(planning: Planning, parts: Sequence[Group], decision: Decision) -> None:
     """Raises InvalidTree for the tree of a kernel that cannot be."""
-    name = _kernel(parts)
+    name = kernel_name([node for part in parts for node in part.nodes])
     for refusal in decision.refused:
         if planning.trees.tree(name) is not None:
             with about(name):
                 raise InvalidTree(f"there is no such kernel: {refusal.rule}", help=APART)
-
-
-def _kernel(parts: Sequence[Group]) -> str:
-    """The name of the kernel that groups would be."""
-    return kernel_name([node for part in parts for node in part.nodes])
 
 
 def _lines(consumer: Group, groups: Mapping[str, Group]) -> Iterator[tuple[Group, ...]]:
@@ -127,7 +122,8 @@ def _judged(planning: Planning, parts: tuple[Group, ...], machine: Cpu) -> tuple
     """
     producer, *between, consumer = parts
     subject, options = f"fusion of {' + '.join(part.name for part in parts)}", planning.options
-    given = planning.trees.tree(_kernel(parts)) is not None
+    name = kernel_name([node for part in parts for node in part.nodes])
+    given = planning.trees.tree(name) is not None
     elsewhere = isinstance(options.fuse, Path) and not given
     if elsewhere or any(planning.trees.tree(group.kernel) is not None for group in parts):
         return (), Decision(subject, APART, ASKED)
@@ -275,11 +271,12 @@ def plan_fused(planning: Planning, group: Group, machine: Cpu) -> None:
     name = planning.name_kernel(group.kernel)
     subject = f"blocks of {group.kernel}"
     with about(name):
-        first, last = (work.statements for work in unpacked)
-        given = planning.trees.of_products(name, unpacked, (*first, *between.get(0, ()), *last))
+        given = planning.trees.of_products(name, unpacked)
         if given is not None:
-            check(given.tree, Problem.of(expressions(given)), imperfect=True)
-            tree = products_tree(given)
+            first, last = (work.statements for work in unpacked)
+            kernel = Kernel((*first, *between.get(0, ()), *last), given)
+            check(given, Problem.of(expressions(kernel)), imperfect=True)
+            tree = products_tree(kernel)
             require_fits(tree, l2_bytes(machine))
             point = point_of(tree)
     why = "register tiles with the fewest cycles whose blocks stay in L2" if given is None else ASKED

@@ -21,7 +21,7 @@ from tilewright.operator.product_point import ProductPoint
 from tilewright.operator.products_tree import products_tree
 from tilewright.operator.sorting import method_of
 from tilewright.options import Options
-from tilewright.tiles.kernel import Kernel, Statement, expressions
+from tilewright.tiles.kernel import Kernel, expressions
 from tilewright.tiles.legality import check
 from tilewright.tiles.parts import factors, on_blocks, program_of, tiles_at
 from tilewright.tiles.problem import Problem
@@ -66,10 +66,10 @@ class GivenTrees:
         """The tree that was given for a kernel."""
         return self.given.get(kernel)
 
-    def of_products(self, kernel: str, works: Sequence[Product], statements: Sequence[Statement]) -> Kernel | None:
-        """The kernel of products with the tree that was given for it; leaves with only names get their mappings.
+    def of_products(self, kernel: str, works: Sequence[Product]) -> TileTree | None:
+        """The tree that was given for products in one kernel; leaves that have only names get their mappings.
 
-        Raises InvalidTree for one of other loops, a leaf that no intrinsic executes, or not with such a register tile.
+        Raises InvalidTree for a leaf that no intrinsic executes, or not with such a register tile.
         """
         tree = self.given.get(kernel)
         if tree is None:
@@ -80,9 +80,7 @@ class GivenTrees:
             executed = _executed(found.get(op, Leaf(op)), work)
             tree = with_kernels(tree, {op: replace(executed, name=claim(executed.name, taken))})
         self.given[kernel] = tree
-        fused = Kernel(tuple(statements), tree)
-        _require_same_loops(fused, tree)
-        return fused
+        return tree
 
     def instead(self, kernel: str, scheduled: Kernel) -> Kernel:
         """The kernel with the tree that was given for it, if there is one and it is lowered.
