@@ -107,6 +107,26 @@ COLUMNS = """
     Y: f32[j:17] += A[i, j] over i:30
     output Y"""
 
+CHAIN = """
+    input A: f32[2, 21, 10]
+    input B: f32[2, 10, 37]
+    input D: f32[2, 37, 18]
+    C: f32[b:2, m:21, l:37] += A[b, m, k] * B[b, k, l] over k:10
+    F: f32[b:2, m:21, l:37] = max(C[b, m, l], 0.0)
+    E: f32[b:2, m:21, n:18] += F[b, m, l] * D[b, l, n] over l:37
+    output E"""
+ATTENTION = """
+    input Q: f32[2, 13, 6]
+    input K: f32[2, 6, 19]
+    input V: f32[2, 19, 7]
+    S: f32[b:2, m:13, l:19] += Q[b, m, k] * K[b, k, l] over k:6
+    M: f32[b:2, m:13] max= S[b, m, l] over l:19
+    X: f32[b:2, m:13, l:19] = exp(S[b, m, l] - M[b, m])
+    T: f32[b:2, m:13] += X[b, m, l] over l:19
+    P: f32[b:2, m:13, l:19] = X[b, m, l] / T[b, m]
+    E: f32[b:2, m:13, n:7] += P[b, m, l] * V[b, l, n] over l:19
+    output E"""
+
 
 def _ordered(name: str) -> Graph:
     b = GraphBuilder(name)
@@ -133,6 +153,7 @@ def b_places(places: Any) -> Any:
 CPU_GRAPHS = {
     "gemm": GEMM, "batch": BATCH, "deep": DEEP, "bytes": BYTES, "convolution": CONVOLUTION, "softmax": SOFTMAX,
     "norm": NORM, "map": MAP, "transposed": TRANSPOSED, "window": WINDOW, "columns": COLUMNS,
+    "chain": CHAIN, "attention": ATTENTION,
     "scan": "", "scan of columns": "", "sort": "", "sort of columns": "", "scatter": "",
 }  # fmt: skip
 GPU_GRAPHS = {
@@ -183,7 +204,9 @@ def expected(name: str) -> list[Array]:
 
 @cache
 def trees_of(name: str, machine: str, threads: int) -> str:
-    return json.dumps(make_plan(graph_of(name), machine_of(machine), threads, Options(cache=False)).trees())
+    return json.dumps(
+        make_plan(graph_of(name), machine_of(machine), threads, Options(cache=False, fuse="always")).trees()
+    )
 
 
 # What is made of a tree -----------------------------------------------------------------------------------------------
@@ -245,7 +268,7 @@ def lowered(plan: Plan, placement: Placement, target: Cpu | Gpu) -> Any:
 
 FACTORS = (0, 1, 1, 2, 3, 4, 7, 8, 13, 16, 17, 32, 64, 101, 1 << 20, 1 << 61, 1 << 70, -1)
 WRONG = (None, "", "x", 1.5, True, [], {}, [[]], [1], "L2", 10**30)
-NAMES = ("i", "j", "k", "l", "once", "x", "X", "W", "Y", "Z", "P", "T", "S", "", "é", "i.1", "k.0", "k.1")
+NAMES = ("i", "j", "k", "l", "m", "n", "b", "once", "x", "X", "W", "Y", "Z", "P", "T", "S", "", "é", "i.1", "k.0")
 LEVELS = ("DRAM", "L2", "L1", "REG", "SHARED", "L3", "", "l2")
 BINDINGS = ("for", "par", "unroll")
 SCOPES = ("seq", "shar", "para", "pipe")

@@ -1,4 +1,4 @@
-"""Random tile trees over small problems: products, chains, windows, attention, maps; legal or not, but analysable."""
+"""Random tile trees over small problems, from products to attention; legal or not, but analysable."""
 
 from __future__ import annotations
 
@@ -31,6 +31,13 @@ CHAIN_OF_THREE = """
     C: f32[m:{m}, l:{l}] += A[m, k] * B[k, l] over k:{k}
     X: f32[m:{m}, l:{l}] = exp(C[m, l])
     E: f32[m:{m}, n:{n}] += X[m, l] * D[l, n] over l:{l}
+    output E"""
+PART = """
+    input A: f32[{m2}, {k}]
+    input B: f32[{k}, {l2}]
+    input D: f32[{l}, {n}]
+    C: f32[m:{m2}, l:{l2}] += A[m, k] * B[k, l] over k:{k}
+    E: f32[m:{m}, n:{n}] += C[m, l] * D[l, n] over l:{l}
     output E"""
 CONVOLUTION = """
     input X: f32[{k}, {rows}, {columns}]
@@ -68,7 +75,7 @@ MAPS = """
     B: f32[m:{m}, n:{n}] = A[m, n] + b[n]
     C: f32[n:{n}, m:{m}] = B[m, n] * A[m, 0]
     output C"""
-PROBLEMS = (GEMM, CHAIN, CHAIN_OF_THREE, CONVOLUTION, PADDED, CONVOLUTIONS, ATTENTION, MAPS)
+PROBLEMS = (GEMM, CHAIN, CHAIN_OF_THREE, PART, CONVOLUTION, PADDED, CONVOLUTIONS, ATTENTION, MAPS)
 
 
 @dataclass(frozen=True)

@@ -112,6 +112,8 @@ def compile_model(
     joint` takes seconds to minutes per product, once: what it finds is kept in the compile cache and in the .twm. What
     is decided already in MODEL, or only after the form that is asked for, has no options.
     """
+    from tilewright.compiler.tree_files import saved_trees
+
     require_writable(output, "-o")
     shapes = shapes_of(shape)
     joint = search is Search.JOINT
@@ -121,8 +123,6 @@ def compile_model(
     refuse(
         {"--trials": trials is not None and not joint}, f"{trials}, but rules time no schedules", "add --search joint"
     )
-    from tilewright.compiler.tree_files import saved_trees
-
     options = options_of(
         disable, no_cache, search=search.value, trials=trials or Options.trials, mma=mma.value,
         input_precision=input_precision.value, cluster=cluster, fuse=fuse,

@@ -76,10 +76,9 @@ class GivenTrees:
             return None
         found, taken = {leaf.op: leaf for _, leaf in leaves(tree)}, set[str]()
         for work in works:
-            leaf = found.get(work.statements[0].name)
-            if leaf is not None:
-                executed = _executed(leaf, work)
-                tree = with_kernels(tree, {leaf.op: replace(executed, name=claim(executed.name, taken))})
+            op = work.statements[0].name
+            executed = _executed(found.get(op, Leaf(op)), work)
+            tree = with_kernels(tree, {op: replace(executed, name=claim(executed.name, taken))})
         self.given[kernel] = tree
         return tree
 
@@ -129,7 +128,10 @@ def _form(kernel: Kernel) -> TileTree:
     if on_blocks(kernel.tree):
         return (block_rows(kernel) if product_of(kernel) is None else block_tree(kernel)).tree()
     if products_of(kernel):
-        return products_tree(kernel).tree()
+        products = products_tree(kernel)
+        for number in products.rows:
+            RowTree(products.stored_rows(number))
+        return products.tree()
     RowTree(kernel)
     return kernel.tree
 

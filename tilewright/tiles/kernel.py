@@ -13,7 +13,7 @@ from tilewright.expr.core import Apply, Axis, Compute, Const, Expr, Read, Tensor
 from tilewright.expr.names import unique
 from tilewright.expr.ordered import Ordered, Scatter
 from tilewright.expr.rewrite import transform
-from tilewright.tiles.tree import Hint, Leaf, Scope, Stage, Tile, TileTree, leaves, walk
+from tilewright.tiles.tree import Hint, InvalidTree, Leaf, Scope, Stage, Tile, TileTree, leaves, walk
 
 
 @dataclass(frozen=True)
@@ -96,10 +96,14 @@ def expressions(kernel: Kernel) -> tuple[Compute, ...]:
     """What the leaves of a kernel's tree compute, in their order, over flat tensors: for `problem.Problem`.
 
     A statement without a leaf is computed where it is read; each value of the kernel is a tensor over its own loops.
-    A sum that follows another reduction in its pass reads the elements of that one, and not its value.
+    A sum that follows another reduction in its pass reads the elements of that one, and not its value. Raises
+    InvalidTree for a leaf that computes no statement.
     """
     here, followed = [leaf.op for _, leaf in leaves(kernel.tree)], joined(kernel)
     bodies = {each.name: each.body for each in kernel.statements}
+    for name in here:
+        if name not in bodies:
+            raise InvalidTree(f"op {name} is no value of this kernel", help=f"one of {', '.join(bodies)}")
     values: dict[str, Expr] = {}
     found: dict[str, Compute] = {}
     for each in kernel.statements:

@@ -201,6 +201,18 @@ def test_a_tree_that_cuts_the_rows_of_a_softmax_is_refused() -> None:
     assert caught.value.help
 
 
+def test_a_tree_whose_rows_have_lanes_twice_says_where() -> None:
+    graph = attention((1, 40, 24, 16, 50))
+    (kernel,) = (each for each in planned(graph).kernels if each.instruction)
+    text, lanes = print_tree(kernel.scheduled.tree), "par l:16 { op Max }"
+    assert lanes in text, text
+    tree = parse_tree(text.replace(lanes, f"par l:1 {{ {lanes} }}"), kernels(kernel.scheduled.tree))
+    with pytest.raises(InvalidTree, match="inside of lanes along l") as caught:
+        planned(graph, Options(cache=False, trees={kernel.name: to_json(tree)}))
+    assert caught.value.where.startswith(f"tile tree of {kernel.name}")
+    assert caught.value.help
+
+
 # Decisions ------------------------------------------------------------------------------------------------------------
 
 

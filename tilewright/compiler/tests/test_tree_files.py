@@ -122,6 +122,7 @@ def test_a_tree_whose_buffers_do_not_fit(tmp_path: Path) -> None:
     ("leaf", "message", "help"),
     [
         ("op C", "no intrinsic executes op C", "op C as fma_16_f32_f32_ROWSxCOLUMNSxDEPTH"),
+        ("op X as fma_16_f32_f32_6x64x4", "no intrinsic executes op C", "op C as fma_16_f32_f32_ROWSxCOLUMNSxDEPTH"),
         ("op C as fma_6x64x4", "no intrinsic executes op C as fma_6x64x4", "op C as fma_16_f32_f32_"),
         ("op C as fma_16_f32_f32", "no intrinsic executes op C as fma_16_f32_f32", "op C as fma_16_f32_f32_"),
         ("op C as fma_16_f32_f32_12x64x4", "a register tile has 12 rows by 4 vectors", "6 rows by 4 vectors"),
