@@ -39,9 +39,6 @@ class Bytes:
     def word(self, offset: int, width: int) -> int:
         return int(self._views[width][offset // width])
 
-    def set_word(self, offset: int, width: int, value: int) -> None:
-        self._views[width][offset // width] = value
-
 
 class GlobalMemory:
     """Buffers of the launch, constants, module variables and parameters, with room between them."""

@@ -310,14 +310,6 @@ class TreeFactors:
         return set(np.flatnonzero(~np.broadcast_to(allowed, len(names))).tolist())
 
     @cached_property
-    def _unbounded(self) -> Resources | None:
-        """The machine with as many instances and bytes as a tree asks for."""
-        if self.resources is None:
-            return None
-        levels = [replace(level, capacity_bytes=None, instances=None) for level in self.resources.levels]
-        return replace(self.resources, levels=tuple(levels), units=None)
-
-    @cached_property
     def _draws(self) -> Draws:
         places = {path: number for number, (path, _) in enumerate(leaves(self.open_tree))}
         given = []
