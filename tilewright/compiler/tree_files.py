@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tilewright.errors import InvalidFile
+from tilewright.expr.names import claim
 from tilewright.files import read_text
 from tilewright.graph.groups import kernel_name
 from tilewright.tiles.file import MAX_BYTES, parse_tile_file
-from tilewright.tiles.tree import MicroKernelRef, TileTree, from_json, kernels
+from tilewright.tiles.tree import MicroKernelRef, TileTree, from_json, kernels, leaves, with_kernels
 
 _PLAN = "a file that `--emit plan` wrote"
 _NAMED = re.compile(r"\bas\s+([\w.]+)")
@@ -31,16 +33,25 @@ def fused_trees(path: Path) -> dict[str, TileTree]:
     text, where = read_text(path, InvalidFile, limit=MAX_BYTES), str(path)
     if text.lstrip().startswith("{"):
         trees = {name: from_json(tree, where=f"{where}: {name}") for name, tree in _trees_of(text, where).items()}
-        found = {name: tree for name, tree in trees.items() if len(kernels(tree)) > 1}
     else:
         named = {name: MicroKernelRef(name, "", (), ()) for name in _NAMED.findall(text)}
         file = parse_tile_file(text, named, where=where)
-        sums = [node.name for node in file.graph.nodes if node.accum is not None]
-        found = {kernel_name(file.graph.nodes): file.tree} if len(sums) > 1 else {}
+        trees = {kernel_name(file.graph.nodes): _numbered(file.tree)}
+    found = {name: tree for name, tree in trees.items() if len(kernels(tree)) > 1}
     if not found:
-        help = "a plan that was made with fuse=always, or the expressions of a chain with a tree of it"
+        help = "a plan that was made with fuse=always, or two leaves `op NAME as RECORD_ROWSxCOLUMNSxDEPTH`"
         raise InvalidFile("no kernel in it has several products", where=where, help=help)
     return found
+
+
+def _numbered(tree: TileTree) -> TileTree:
+    """The tree with a name of its own for every micro-kernel."""
+    taken: set[str] = set()
+    for _, leaf in leaves(tree):
+        if leaf.kernel is not None:
+            own = replace(leaf.kernel, name=claim(leaf.kernel.name, taken))
+            tree = with_kernels(tree, {leaf.op: own})
+    return tree
 
 
 def _trees_of(text: str, where: str) -> dict[str, Any]:

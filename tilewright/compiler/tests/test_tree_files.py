@@ -121,7 +121,6 @@ def test_a_tree_whose_buffers_do_not_fit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("leaf", "message", "help"),
     [
-        ("op C", "no intrinsic executes op C", "op C as fma_16_f32_f32_ROWSxCOLUMNSxDEPTH"),
         ("op X as fma_16_f32_f32_6x64x4", "no intrinsic executes op C", "op C as fma_16_f32_f32_ROWSxCOLUMNSxDEPTH"),
         ("op C as fma_6x64x4", "no intrinsic executes op C as fma_6x64x4", "op C as fma_16_f32_f32_"),
         ("op C as fma_16_f32_f32", "no intrinsic executes op C as fma_16_f32_f32", "op C as fma_16_f32_f32_"),
@@ -137,6 +136,14 @@ def test_a_leaf_that_no_intrinsic_executes(tmp_path: Path, leaf: str, message: s
     assert error.where.startswith("tile tree of C+E")
     assert error.message == message
     assert help in (error.help or "")
+
+
+def test_a_leaf_without_a_micro_kernel(tmp_path: Path) -> None:
+    graph = chain(LARGE)
+    options = file_of(tmp_path, graph, (("op C as fma_16_f32_f32_6x64x4", "op C"),))
+    error = refused(options, graph)
+    assert (error.where, error.message) == (str(options.fuse), "no kernel in it has several products")
+    assert "two leaves `op NAME as RECORD_ROWSxCOLUMNSxDEPTH`" in (error.help or "")
 
 
 @pytest.mark.parametrize(
