@@ -156,7 +156,7 @@ def test_hidden_tiles_are_left_out() -> None:
 def launched(graph: Graph) -> int:
     """Matrix instructions of the one kernel."""
     plan = planned(graph, machine="sm_80")
-    program = gpu.tile_program(plan, Placement(plan), plan.machine)
+    program = gpu.tile_program(plan, Placement(plan), resolve("sm_80"))  # type: ignore[arg-type]
     gpu.distribute(program, ALWAYS)
     run = emulated.run_module(generate(program), inputs(graph), [np.zeros(graph.outputs[0].shape, np.float16)])
     assert run.diagnostics == []
@@ -210,10 +210,11 @@ def test_a_tree_that_was_changed_changes_the_program() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("i:1", "i:2", "i"),
+        ("par h:2, i:1", "par i:1", "h"),
         ("@L2 for l:", "@L2 for i:1, l:", "does not go with"),
         ("stage k in SHARED", "stage v in SHARED", "does not go with"),
-        ("with warps(4, 1)", "with warps(4, 2)", ""),
+        ("i:64", "i:48", "powers of two"),
+        ("j:16 {", "j:8 {", "does not go with"),
     ],
 )
 def test_trees_that_are_not_lowered(old: str, new: str, says: str) -> None:
