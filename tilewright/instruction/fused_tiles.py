@@ -32,7 +32,7 @@ ELEMENT_INSTRUCTIONS = 5  # of a softmax: largest value, exponent, power, sum, h
 ROUND_INSTRUCTIONS = 1  # without one: the conversion of the link
 LANES_PER_CYCLE, EXPONENTIALS_PER_CYCLE = 128, 16  # of a multiprocessor, by CUDA's guide of instruction throughput
 # Fitted to the times of 71 tiles of attention on an H200 (`bench/gpu/results`).
-TRIP_CYCLES = 420  # of a tile of the link, for what orders it
+TRIP_CYCLES = {False: 1000, True: 420}  # of a tile of the link, for what orders it: of single warps, of groups of four
 OVERLAP_LOSS = 0.5  # of the time of what should be hidden behind something longer
 ALONE_LOSS = 0.8  # the same where one group of four warps computes, whose products wait for what it makes of them
 
@@ -157,13 +157,12 @@ def tile_cycles(tile: FusedTile, problem: FusedProblem, machine: Gpu) -> float:
     brought = shape.link * (depth + shape.columns) + (0 if shape.depth >= problem.k else shape.rows * depth)
     rate = min(machine.l2_port_bytes_per_cycle, machine.l2_bytes_per_cycle / min(blocks, machine.multiprocessors))
     parts = [products, vector, exponentials, brought * problem.size / rate]
-    together = resident(tile, problem, machine)
-    alone = is_warpgroup(tile.records[0]) and shape.warps == WARPS
-    loss = ALONE_LOSS if alone and problem.softmax else OVERLAP_LOSS
-    trip = TRIP_CYCLES / together + max(parts) + loss * (sum(parts) - max(parts))
-    trip = max(trip, (trip + machine.copy_cycles / shape.stages) / together)
+    per_unit, groups = -(-blocks // machine.multiprocessors), is_warpgroup(tile.records[0])
+    together = min(resident(tile, problem, machine), per_unit)
+    loss = ALONE_LOSS if groups and shape.warps == WARPS and problem.softmax else OVERLAP_LOSS
+    trip = TRIP_CYCLES[groups] / together + max(parts) + loss * (sum(parts) - max(parts))
+    trip = max(trip, (machine.copy_cycles / max(1, shape.stages - 1) + parts[-1]) / together)
     around = machine.copy_cycles + machine.block_cycles
-    per_unit = -(-blocks // machine.multiprocessors)
     return per_unit * (trips * trip + around / together) + around
 
 
