@@ -110,7 +110,7 @@ def _fitting(
     if len(first.depth) != 1 or second.columns.size > MOST_COLUMNS:
         values = f"{len(first.depth)} and {second.columns.size}"
         return refused(f"the first product sums over one loop, the second has {MOST_COLUMNS} columns at most", values)
-    if len(parts) > 2 and deferred_normalisation(row_statements(planning, parts)) is None:
+    if len(parts) > 2 and deferred_normalisation(row_statements(planning, parts, anywhere=True)) is None:
         return refused(f"{parts[1].name} is a softmax")
     problem = _problem(pair, parts)
     records = [matrix_records(each, machine, planning.options.intrinsics, planning.options.mma) for each in pair]

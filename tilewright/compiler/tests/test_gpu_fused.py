@@ -195,6 +195,26 @@ def test_what_stays_apart(graph: Graph, rule: str) -> None:
     assert rule in str(decision.refused)
 
 
+def test_rows_that_read_what_is_not_planned_yet() -> None:
+    graph = parse_graph("""
+        graph gated
+        input Q: f16[64, 32]
+        input K: f16[32, 96]
+        input V: f16[96, 32]
+        input X: f32[96, 8]
+        G: f32[l:96] += X[l, c] over c:8
+        C: f32[m:64, l:96] += f32(Q[m, k]) * f32(K[k, l]) over k:32
+        Max: f32[m:64] max= C[m, l] over l:96
+        Exp: f32[m:64, l:96] = exp(C[m, l] - Max[m])
+        Sum: f32[m:64] += Exp[m, l] over l:96
+        P: f16[m:64, l:96] = f16(Exp[m, l] / Sum[m] * G[l])
+        T: f32[m:64, n:32] += f32(P[m, l]) * f32(V[l, n]) over l:96
+        E: f16[m:64, n:32] = f16(T[m, n])
+        output E""")
+    decision = fusion(planned(graph))
+    assert "P is a softmax" in str(decision.refused)
+
+
 # Trees ----------------------------------------------------------------------------------------------------------------
 
 
