@@ -6,7 +6,8 @@ which nothing here runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from xdsl.dialects.builtin import ModuleOp
@@ -29,9 +30,12 @@ from tilewright.kernel.records import carry
 from tilewright.kernel.target import triple_of
 from tilewright.kernel.text import print_module
 from tilewright.lower.module import build_module
+from tilewright.lower.steps import Repeated, Step
 from tilewright.machine import targets
 from tilewright.machine.description import Gpu
 from tilewright.options import Options
+
+_OF_PARTS = ".parts"  # behind the name of a kernel: what sums parts for it
 
 
 def _check_runs(machine: Gpu) -> None:
@@ -43,11 +47,28 @@ def _check_runs(machine: Gpu) -> None:
 
 def tile_program(plan: Plan, placement: Placement, machine: Gpu, options: Options | None = None) -> ModuleOp:
     """The tile program of a plan, whole tiles; `options` have no say before it is distributed."""
-    attribute = GpuTarget(*described(machine)).attribute()
+    return _tile_program(plan, placement, machine)[0]
+
+
+def _tile_program(plan: Plan, placement: Placement, machine: Gpu) -> tuple[ModuleOp, dict[str, list[str]]]:
+    """The tile program, and the names in the plan of every kernel of it, in the order of its launches."""
+    attribute, planned = GpuTarget(*described(machine)).attribute(), steps(plan)
     places, arena, constants = placement.places, placement.arena_bytes, placement.constants_bytes
-    module = build_module(steps(plan), sizes(plan), places, arena, constants, attribute)[0]
+    module, launched = build_module(planned, sizes(plan), places, arena, constants, attribute)
     carry(module, plan.intrinsics)
-    return module
+    names: dict[str, list[str]] = {}
+    for step, kernel in zip(_each(planned), launched, strict=True):
+        names.setdefault(kernel, []).append(step.name)
+    return module, names
+
+
+def _each(planned: Sequence[Step | Repeated]) -> Iterator[Step]:
+    """The launches of a plan, those in loops once."""
+    for step in planned:
+        if isinstance(step, Repeated):
+            yield from _each(step.steps)
+        else:
+            yield step
 
 
 def distribute(program: ModuleOp, options: Options) -> None:
@@ -60,19 +81,34 @@ def distribute(program: ModuleOp, options: Options) -> None:
 def generate(plan: Plan, placement: Placement, machine: Gpu, options: Options) -> Generated:
     """The PTX of a plan; the form of whole tiles is kept beside the program that the code was made from."""
     _check_runs(machine)
-    program = tile_program(plan, placement, machine)
+    program, names = _tile_program(plan, placement, machine)
     tiles = print_module(program)
     distribute(program, options)
     made = nvidia.generate(program)
-    made = replace(made, launches=_with_cycles(plan, made.launches))
+    made = replace(made, launches=_with_cycles(plan, _named(made.launches, names)))
     return Generated(made.ptx.encode(), placement.packed(plan), print_module(program), tiles, made)
+
+
+def _named(launches: Sequence[Launch], names: Mapping[str, Sequence[str]]) -> tuple[Launch, ...]:
+    """The launches by the names of kernels in the plan, of which several may be one in the program.
+
+    In a loop a kernel is launched more often than it is planned: then it has the first of its names.
+    """
+    counts, done, found = Counter(launch.kernel for launch in launches), Counter[str](), []
+    for launch in launches:
+        kernel = launch.kernel if launch.kernel in names else launch.kernel.removesuffix(PARTS)
+        known = names.get(kernel, (kernel,))
+        own = known[done[launch.kernel]] if counts[launch.kernel] == len(known) else known[0]
+        done[launch.kernel] += 1
+        found.append(replace(launch, name=own if kernel == launch.kernel else f"{own}{_OF_PARTS}"))
+    return tuple(found)
 
 
 def _with_cycles(plan: Plan, launches: Sequence[Launch]) -> tuple[Launch, ...]:
     """The launches with the predicted cycles of their kernels: of a sum in parts both kernels' are the first one's."""
     names = {each.name for each in launches}
     cycles = {each.name: round(each.cycles) for each in plan.kernels}
-    parts = {f"{name}{PARTS}": name for name in cycles if f"{name}{PARTS}" in names}
+    parts = {f"{name}{_OF_PARTS}": name for name in cycles if f"{name}{_OF_PARTS}" in names}
     cycles |= {first: cycles[name] for first, name in parts.items()} | dict.fromkeys(parts.values(), 0)
     return tuple(replace(each, cycles=cycles.get(each.name, 0)) for each in launches)
 

@@ -161,7 +161,7 @@ class MappedProduct:
 
     def on(self, record: Intrinsic) -> MappedProduct:
         """The same loops on another record of the form: on that which computes the tile of a block."""
-        return self._proven_on(record, self.mapping.sets)
+        return replace(self._proven_on(record, self.mapping.sets), records=(record,))
 
     def _proven_on(self, record: Intrinsic, sets: tuple[tuple[Axis, ...], ...]) -> MappedProduct:
         """The mapping that is compiled. It has passed every check, the execution of a small instance too."""

@@ -215,6 +215,18 @@ def test_rows_that_read_what_is_not_planned_yet() -> None:
     assert "P is a softmax" in str(decision.refused)
 
 
+@pytest.mark.parametrize(("fuse", "kernels"), [("always", ["S+C+T+E"]), ("never", ["S+C", "T+E"])])
+def test_kernels_are_explained_by_their_names_in_the_plan(fuse: str, kernels: list[str]) -> None:
+    """Names of kernels in machine code have no signs."""
+    module = compile_graph(
+        chain((2, 64, 64, 64, 64), "max(@, 0.0)"), "sm_80", options=Options(cache=False, fuse=fuse), device="emulator"
+    )
+    for kernel in kernels:
+        said = module.explain(kernel=kernel)
+        assert "cycles predicted" in said
+        assert "on mma_m16n8k16_f16_f32" in said
+
+
 # Trees ----------------------------------------------------------------------------------------------------------------
 
 
