@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.gpu import results
-from bench.gpu.contenders import ONE_WARP, OURS, TUNED
+from bench.gpu.contenders import APART, FUSED, ONE_WARP, OURS, TUNED
 from bench.gpu.networks import results as network_results
 from bench.gpu.results import ratio
 from bench.gpu.runs import Run
@@ -33,6 +33,7 @@ PEAKS = {  # the constant that is the peak of a type
     "f32": "fma_f32",
 }  # fmt: skip
 BOUND_BY_MEMORY = ("rows", "elementwise", "copy")
+CHAIN = "chain"  # the family of two products of which the second reads what the first gives
 Row = dict[str, Any]
 
 
@@ -68,6 +69,8 @@ def page(
         lines.append(f"- {facts['device']}, {facts['date']}: {about}; {len(run['rows'])} rows")
     cases = _cases(runs)
     lines += ["", "## Products", "", *_products(cases, measured)]
+    if any(family == CHAIN for family, *_ in cases):
+        lines += ["", "## Chains of two products", "", *_chains(cases)]
     lines += ["", "## Kernels that memory bounds", "", *_memory(cases)]
     lines += ["", "## Tiles by prediction and by time", "", *_tiles(runs)]
     if ablations:
@@ -95,24 +98,41 @@ def _cases(runs: Sequence[dict[str, Any]]) -> dict[tuple[str, str, str], dict[st
 
 def _products(cases: dict[tuple[str, str, str], dict[str, Row]], measured: dict[str, Row]) -> Iterator[str]:
     yield "A peak is what a loop of nothing but matrix instructions reached (multiply-adds for f32 without tf32)."
-    yield "Products of 16-bit floats are there twice: as the rule makes them, and on `mma.sync`."
+    yield "Products of 16-bit floats are there twice: as the rule makes them, and on `mma.sync`. Attention is named by"
+    yield "batch, heads, length and width."
     yield ""
     yield "| case | type | ours | TFLOP/s | spread | library | ratio | Triton | ratio | share of peak |"
     yield "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
     for (family, case, dtype), rows in cases.items():
-        if family in BOUND_BY_MEMORY:
+        if family in (*BOUND_BY_MEMORY, CHAIN):
             continue
         library, triton, peak = _library(rows), rows.get("triton"), _peak(case, dtype, measured)
+        what = f"{family} {case}" if family == "attention" else case
         for name in (OURS, ONE_WARP):
             ours = rows.get(name)
             if ours is None or not ours["seconds"]:
                 continue
             share = f"{100 * ours['flops'] / ours['seconds'] / peak:.0f} %" if peak and ours["flops"] else ""
             cells = [
-                case, dtype, {OURS: "rule", ONE_WARP: "mma.sync"}[name], _tera(ours), _spread(ours), _tera(library),
+                what, dtype, {OURS: "rule", ONE_WARP: "mma.sync"}[name], _tera(ours), _spread(ours), _tera(library),
                 _ratio(library, ours), _tera(triton), _ratio(triton, ours), share,
             ]  # fmt: skip
             yield f"| {' | '.join(cells)} |"
+
+
+def _chains(cases: dict[tuple[str, str, str], dict[str, Row]]) -> Iterator[str]:
+    yield "Batches of m x k by k x l by l x n, named by batch, m, n, k and l. The library runs two kernels. Ours is what"
+    yield "the rule chooses, one kernel or two; beside it are both, whatever the rule says."
+    yield ""
+    yield "| case | type | ours, µs | spread | library, µs | ratio | one kernel, µs | ratio | two, µs | ratio |"
+    yield "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+    for (family, case, dtype), rows in cases.items():
+        ours = rows.get(OURS)
+        if family != CHAIN or ours is None or not ours["seconds"]:
+            continue
+        others = _library(rows), rows.get(FUSED), rows.get(APART)
+        compared = [cell for other in others for cell in (_micro(other), _ratio(other, ours))]
+        yield f"| {' | '.join([case, dtype, _micro(ours), _spread(ours), *compared])} |"
 
 
 def _memory(cases: dict[tuple[str, str, str], dict[str, Row]]) -> Iterator[str]:
@@ -240,6 +260,10 @@ def _peak(case: str, dtype: str, measured: dict[str, Row]) -> float | None:
     if constant is None or clock is None:
         return None
     return 2 * float(constant["value"]) * MULTIPROCESSORS * float(clock["value"])
+
+
+def _micro(row: Row | None) -> str:
+    return f"{row['seconds'] * 1e6:.1f}" if row and row["seconds"] else ""
 
 
 def _tera(row: Row | None) -> str:

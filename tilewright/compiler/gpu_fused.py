@@ -206,10 +206,12 @@ def plan_fused(planning: Planning, group: Group, machine: Gpu) -> None:
         name, kernel, decision, (output.name,), flops, instruction=tile.records[1].name,
         cycles=lambda scheduled: chosen.cycles if scheduled is kernel else 0.0,
     )  # fmt: skip
-    for each, mapped in zip((producer, consumer), running, strict=True):
+    shape = tile.shape
+    blocks = (shape.rows, shape.link, shape.depth), (shape.rows, shape.columns, shape.link)  # m, n, k of the products
+    for each, mapped, record, block in zip((producer, consumer), running, tile.records, blocks, strict=True):
         plan.products[each.main.name] = {
-            "kernel": name, **mapped.to_json(), "warps": list(tree.warps), "stages": tree.stages,
-            "schedule": {"tile": dict(tree.points)},
+            "kernel": name, **mapped.to_json(), "instruction": record.name, "block": list(block),
+            "warps": list(tree.warps), "stages": tree.stages, "splits": 1, "schedule": {"tile": dict(tree.points)},
         }  # fmt: skip
 
 

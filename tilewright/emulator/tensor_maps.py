@@ -155,6 +155,15 @@ def decode(raw: Array) -> Box | str:
     return box
 
 
+def misplaced(box: Box, coordinates: tuple[int, ...]) -> str:
+    """What is wrong with where a box begins; "" if nothing is.
+
+    PTX does not say that the innermost coordinate is a multiple of 16 bytes. An H200 faults where it is none.
+    """
+    within = coordinates[0] * box.element_bytes
+    return f"the innermost coordinate {coordinates[0]} is {within} bytes, no multiple of 16" if within % 16 else ""
+
+
 def elements_of(box: Box, coordinates: tuple[int, ...]) -> tuple[Array, Array]:
     """Byte offsets of the box's elements from the tensor's start, flat in box order, and which lie inside."""
     offsets: Array = np.zeros(1, np.int64)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 TENSOR_RANK = 5  # dimensions of a tensor, at most
 BOX_EXTENT = 256  # the longest side of a box
-ROW_MULTIPLE = 16  # bytes of which distances in a tensor and rows of a box are multiples
+# Bytes of which distances in a tensor, rows of a box and its place in a row are multiples. PTX does not name the last
+# one: an H200 takes other places for an illegal instruction.
+ROW_MULTIPLE = 16
 SPANS = (128, 64, 32)  # bytes of rows whose groups of 16 bytes change places, the widest first
 TRANSPOSED_BYTES = 2  # of elements that products also read from memory along m and n; others only along k
 FRAGMENT_BYTES = 4  # of elements that threads read as fragments of one operand, which lies along m or n

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from math import prod
 
 from xdsl.dialects import arith
@@ -76,7 +77,6 @@ class _FusedBlocks:
         link = self._link(first, emitter, first.shaped(first.sums(kept)), index)
         factor, after = link, dict[str, Value]()
         if self.tree.rows:
-            link = self._existing(link, emitter)
             factor, after = self._weights(link, self._named(before), emitter)
             sums = self._rescaled(sums, self.tree.second.statements[0], self._named(before), after)
         read = self.tree.second.a.tensor.dtype
@@ -85,23 +85,28 @@ class _FusedBlocks:
         return [self.second.add(index, sums, a), *(after[each.name].ssa for each in self.reductions)]
 
     def _link(self, first: BlockTile, emitter: BodyEmitter, sums: Value, index: SSAValue) -> Value:
-        """A tile of the link; the mask of a tile that shows all of its elements to all rows is not asked for."""
+        """A tile of the link. Where all rows see all of its elements, and all of these exist, nothing is masked."""
         builder, link, body = self.builder, self.link, first.work.epilogue
         last = last_seen(body, link.axis) if self.tree.rows else None
-        if last is None or without_mask(body, link.axis) == body:
+        whole = body if last is None else without_mask(body, link.axis)
+        ends = [builder.index(link.axis.size)] if self.tree.rows and link.rest else []
+        if last is not None and whole != body:
+            ends.append(builder.add(self._at_rows(last, False), builder.index(1)))
+        if not ends:
             return first.epilogue_at(first.point, emitter, sums)
-        end = builder.mul(builder.add(index, builder.index(1)), builder.index(link.quantum))
-        shown = builder.add(self._at_rows(last, False), builder.index(1))
-        hides = builder.insert(tile.CompareOp("gt", end, shown))
+        reached = builder.mul(builder.add(index, builder.index(1)), builder.index(link.quantum))
+        end = reduce(lambda one, other: builder.insert(arith.MinSIOp(one, other)), ends)
+        hides = builder.insert(tile.CompareOp("gt", reached, end))
         dtype = computed_in(first.work.statements[-1].tensor.dtype)
 
-        def part(shown: Expr) -> list[SSAValue]:
+        def part(shown: Expr, masked: bool) -> list[SSAValue]:
             emitter = first.emitter()
             emitter.narrow = True
             emitter.provided = providing({first.work.total.name: sums})
-            return [emitter.full(emitter.cast(emitter.emit(substitute(shown, first.point.replaced)), dtype))]
+            value = emitter.cast(emitter.emit(substitute(shown, first.point.replaced)), dtype)
+            return [emitter.full(self._existing(value, emitter) if masked else value)]
 
-        (value,) = builder.either(hides, lambda: part(body), lambda: part(without_mask(body, link.axis)))
+        (value,) = builder.either(hides, lambda: part(body, True), lambda: part(whole, False))
         return Value(value, dtype)
 
     # Rows of a softmax ----------------------------------------------------------------------------------------------

@@ -240,21 +240,23 @@ def _spills(module: Any) -> str:
 
 
 def _profile(module: Any, profile: Any) -> list[dict[str, Any]]:
-    """Launches of one kernel as one entry, with the grid, what the kernel takes, and how its product runs."""
+    """Launches of one kernel as one entry, with the grid, what the kernel takes, and how its products run."""
     manifest, taken = module.manifest, module.resources()
-    products = {_plain(each["kernel"]): each for each in module.artifact.stored_plan().products.values()}
+    products: dict[str, list[dict[str, Any]]] = {}
+    for each in module.artifact.stored_plan().products.values():
+        products.setdefault(_plain(each["kernel"]), []).append(each)
     kernel_of = {launch.name: launch.kernel for launch in manifest.launches}
     found = []
     for row in profile.rows():
         kernel = manifest.kernel(kernel_of[row.name])
-        product = products.get(_plain(row.name)) or products.get(_plain(row.name.removesuffix("_parts")))
+        own = products.get(_plain(row.name)) or products.get(_plain(row.name.removesuffix("_parts"))) or []
         grid = "x".join(map(str, kernel.grid))
         says = [f"grid {grid} of {kernel.block[0]} threads", f"{kernel.shared_bytes} B shared"]
         resources = taken[kernel.name]
         if resources is not None:
             says.append(f"{resources.registers} registers")
             says += [f"{resources.local_bytes} B local"] if resources.local_bytes else []
-        if product is not None:
+        for product in own:
             tile = "x".join(map(str, product["block"]))
             says.append(f"{product['instruction']} {tile}, {product['stages']} stages, {product['splits']} splits")
         found.append({

@@ -182,6 +182,8 @@ def test_tiny_networks_are_right_timed_and_profiled(network: Any) -> None:
     assert stages[-1] == "profile"
     assert sum(kernel["count"] for kernel in made.profile) == made.launches
     assert any("mma_m16n8k16_f16_f32" in kernel["what"] for kernel in made.profile)
+    attention = [kernel["what"] for kernel in made.profile if "attention" in kernel["name"]]
+    assert [what.count("stages") for what in attention] == ([] if network.channels_last else [2])  # of both products
 
 
 @pytest.mark.parametrize("factor", [1.1, float("nan")])

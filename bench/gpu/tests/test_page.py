@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bench.gpu import page
-from bench.gpu.contenders import ONE_WARP, OURS, TUNED
+from bench.gpu.contenders import APART, FUSED, ONE_WARP, OURS, TUNED
 from bench.gpu.results import Row
 
 MACHINE = {"device": "a GPU", "date": "today", "driver": "1.2", "commit": "abc"}
@@ -49,6 +49,17 @@ def test_rows_are_beside_a_copy_of_their_size_and_the_last_run_counts() -> None:
     text = page.page([{"machine": MACHINE, "rows": before}, {"machine": MACHINE, "rows": after}], [], [])
     assert "| softmax | f16 | 500 | ±1.0 % | 50 % | 250 | 2.00 |  |  |" in text
     assert f"- wrong: {OURS}, sum, f16: by 0.5" in text
+
+
+def test_chains_are_beside_one_kernel_and_two() -> None:
+    rows = [
+        row("chain", "G1", "torch", 4e-6), row("chain", "G1", OURS, 2e-6, beside=4e-6),
+        row("chain", "G1", FUSED, 2e-6, beside=4e-6), row("chain", "G1", APART, 1.5e-6, beside=4e-6),
+    ]  # fmt: skip
+    text = page.page([{"machine": MACHINE, "rows": rows}], [], [])
+    assert text.count("| G1 |") == 1
+    assert "| G1 | f16 | 2.0 | ±1.0 % | 4.0 | 2.00 | 2.0 | 1.00 | 1.5 | 0.75 |" in text
+    assert "Chains" not in page.page([{"machine": MACHINE, "rows": [row("gemm", "big", OURS, 1.0)]}], [], [])
 
 
 def test_tiles_have_a_rank_correlation_and_a_loss() -> None:

@@ -19,7 +19,7 @@ from tilewright.expr import dtypes
 from tilewright.expr.core import Tensor, static_shape
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
-from tilewright.expr.ops import conv, elementwise, shape
+from tilewright.expr.ops import conv, elementwise, linalg, shape
 from tilewright.instruction.block_tiles import Candidate, Ranking
 from tilewright.kernel.interpreter import run_kernel
 from tilewright.machine.registry import resolve
@@ -119,6 +119,20 @@ def test_a_border_of_zeros_is_nowhere_in_memory() -> None:
     said = made.said("border of x.copy")
     assert "zeros outside of boxes" in said
     assert "with 2 kernels for it" in said  # the other number
+
+
+@pytest.mark.parametrize(("before", "boxes"), [(8, True), (4, False)])
+def test_boxes_begin_at_multiples_of_16_bytes(before: int, boxes: bool) -> None:
+    """Of a factor with a border along k; the copy engine takes no other places."""
+
+    def build(b: GraphBuilder) -> Tensor:
+        padded = shape.pad(b.input("x", (64, 48), "f16"), (0, before), (0, 16 - before))
+        return linalg.matmul(padded, b.input("w", (64, 64), "f16"))
+
+    made = check(build)
+    where = "zeros outside of boxes" if boxes else "in memory"
+    assert made.said("border of x.copy").startswith(f"border of x.copy: {where},")
+    assert "cp.async.bulk.tensor" in made.code.ptx
 
 
 def test_results_that_the_next_window_reads_need_no_border() -> None:

@@ -112,10 +112,10 @@ def _tensor_load(decoder: Decoder, rank: int, multicast: bool) -> Built:
         where, at = np.asarray(maps(lanes)), coordinates(lanes)
 
         def contents(number: int) -> Array | None:
-            box = _box(lanes, number, where, rank)
+            box = _box(lanes, number, where, at)
             if box is None:
                 return None
-            offsets, inside = tensor_maps.elements_of(box, tuple(int(each) for each in at[number]))
+            offsets, inside = tensor_maps.elements_of(box, tuple(at[number].tolist()))
             values = np.zeros((len(offsets), box.element_bytes), np.uint8)
             if box.nan_fill:
                 values[:] = 0xFF
@@ -295,10 +295,10 @@ def _tensor_store(decoder: Decoder, rank: int, operation: str) -> Built:
     def run(lanes: Lanes) -> None:
         sources, where, at = np.asarray(source(lanes)), np.asarray(maps(lanes)), coordinates(lanes)
         for number in range(lanes.count):
-            box = _box(lanes, number, where, rank)
+            box = _box(lanes, number, where, at)
             if box is None:
                 continue
-            offsets, inside = tensor_maps.elements_of(box, tuple(int(each) for each in at[number]))
+            offsets, inside = tensor_maps.elements_of(box, tuple(at[number].tolist()))
             raw = _raw_map(lanes, number, where)
             kind = _KINDS_OF_CODES.get(tensor_maps.get(raw, "elemtype"), "") if operation and raw is not None else ""
             _issue_store(lanes, number, int(sources[number]), box.bytes, box.swizzle, inside, box.address + offsets,
@@ -431,7 +431,8 @@ def _raw_map(lanes: Lanes, number: int, addresses: Array) -> Array | None:
     return memory[start : start + tensor_maps.BYTES]
 
 
-def _box(lanes: Lanes, number: int, addresses: Array, rank: int) -> tensor_maps.Box | None:
+def _box(lanes: Lanes, number: int, addresses: Array, coordinates: Array) -> tensor_maps.Box | None:
+    """The map of one of the lanes, whose box begins at its coordinates; None, and a diagnostic, where it cannot."""
     raw = _raw_map(lanes, number, addresses)
     if raw is None:
         return None
@@ -439,8 +440,13 @@ def _box(lanes: Lanes, number: int, addresses: Array, rank: int) -> tensor_maps.
     if isinstance(found, str):
         lanes.report("bad-operand", found, number)
         return None
-    if len(found.box) != rank:
-        lanes.report("bad-operand", f"a map of {len(found.box)} axes for {rank} coordinates", number)
+    at = tuple(coordinates[number].tolist())
+    if len(found.box) != len(at):
+        lanes.report("bad-operand", f"a map of {len(found.box)} axes for {len(at)} coordinates", number)
+        return None
+    wrong = tensor_maps.misplaced(found, at)
+    if wrong:
+        lanes.report("bad-operand", wrong, number)
         return None
     return found
 

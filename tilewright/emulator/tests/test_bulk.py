@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tilewright import emulator
-from tilewright.emulator import TensorMap, parse
+from tilewright.emulator import Result, TensorMap, parse
+from tilewright.emulator.scalars import Array
 from tilewright.emulator.tests.harness import execute, kernel, kinds
 
 START = """mov.u32 %r10, 2048; mov.u32 %r11, 0; setp.eq.u32 %p1, %r0, 0;
@@ -38,27 +39,42 @@ def test_a_flat_load_and_store() -> None:
     assert "early-read" in kinds(execute(early, source, target, threads=64, shared=4096))
 
 
-@pytest.mark.parametrize(("swizzle", "inner"), [(0, 64), (32, 16), (64, 32), (128, 64)])
-def test_a_tensor_load_swizzles_and_fills_with_zeros(swizzle: int, inner: int) -> None:
-    source = np.arange(1, 1 + 40 * 72, dtype=np.uint16).reshape(40, 72)
-    size = 8 * inner * 2
+def tensor_load(tensor: TensorMap, found: Array, row: int, column: int) -> Result:
+    """A run that copies the box at a place of a tensor, and its bytes as they lie in shared memory to `found`."""
     start = START.replace("mov.u32 %r10, 2048; mov.u32 %r11, 0;", "mov.u32 %r11, memory; add.u32 %r10, %r11, 2048;")
-    body = f"""{start} @%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r10], {size}; mov.u32 %r12, 60;
-    mov.u32 %r13, -3;
+    body = f"""{start} @%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r10], {found.nbytes};
+    mov.u32 %r12, {column}; mov.u32 %r13, {row};
     @%p1 cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes
     [%r11], [%rd0, {{%r12, %r13}}], [%r10];
     {WAIT} mov.u32 %r2, %r0; L: shl.b32 %r1, %r2, 2; add.u32 %r4, %r1, %r11; ld.shared.u32 %r3, [%r4];
     cvt.u64.u32 %rd5, %r1; add.s64 %rd5, %rd1, %rd5;
-    st.global.u32 [%rd5], %r3; add.u32 %r2, %r2, 32; setp.lt.u32 %p3, %r2, {size // 4}; @%p3 bra L;"""
-    found, tensor = np.zeros(8 * inner, np.uint16), TensorMap(source, (8, inner), swizzle)
-    assert not execute(body, tensor, found, shared=4096, target="sm_90a", before=MEMORY).diagnostics
+    st.global.u32 [%rd5], %r3; add.u32 %r2, %r2, 32; setp.lt.u32 %p3, %r2, {found.nbytes // 4}; @%p3 bra L;"""
+    return execute(body, tensor, found, shared=4096, target="sm_90a", before=MEMORY)
+
+
+@pytest.mark.parametrize(("swizzle", "inner"), [(0, 64), (32, 16), (64, 32), (128, 64)])
+def test_a_tensor_load_swizzles_and_fills_with_zeros(swizzle: int, inner: int) -> None:
+    source = np.arange(1, 1 + 40 * 72, dtype=np.uint16).reshape(40, 72)
+    found = np.zeros(8 * inner, np.uint16)
+    assert not tensor_load(TensorMap(source, (8, inner), swizzle), found, -3, 56).diagnostics
     wanted = np.zeros((8, inner), np.uint16)
-    wanted[3:, : min(12, inner)] = source[:5, 60 : 60 + min(12, inner)]
-    at = np.arange(size)
+    wanted[3:, : min(16, inner)] = source[:5, 56 : 56 + min(16, inner)]
+    at = np.arange(2 * 8 * inner)
     mask = swizzle // 16 - 1 if swizzle else 0
-    raw = np.zeros(size, np.uint8)
+    raw = np.zeros(2 * 8 * inner, np.uint8)
     raw[at ^ ((at >> 7 & mask) << 4)] = wanted.reshape(-1).view(np.uint8)
     assert (found.view(np.uint8) == raw).all()
+
+
+@pytest.mark.parametrize(("dtype", "column", "legal"), [
+    (np.uint16, 60, False), (np.uint16, -4, False), (np.float32, 60, True), (np.float32, -2, False),
+])  # fmt: skip
+def test_the_innermost_coordinate_is_a_multiple_of_16_bytes(dtype: type, column: int, legal: bool) -> None:
+    source, found = np.ones((40, 72), dtype), np.zeros((8, 8), dtype)
+    wrong = tensor_load(TensorMap(source, (8, 8)), found, 0, column).diagnostics
+    said = f"the innermost coordinate {column} is {column * found.itemsize} bytes, no multiple of 16"
+    assert (bool(wrong), found.all()) == (not legal, legal)
+    assert legal or said in [each.message for each in wrong if each.kind == "bad-operand"]
 
 
 def test_a_reducing_tensor_store_stays_inside() -> None:

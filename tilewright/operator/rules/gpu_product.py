@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from math import prod
+from math import gcd, prod
 
 from tilewright.dataclass import dataclass
 from tilewright.decision import Decision
@@ -93,7 +93,8 @@ def loops_of_bulk_copies(work: Product, element_bytes: int) -> tuple[TileLoops |
     """Where a copy engine brings boxes of the operands, of elements of so many bytes; else None and why not.
 
     It moves boxes of tensors of 5 dimensions at most, in which one loop walks neighbours and every other one steps by
-    multiples of 16 bytes. A window is part of the dimension of its image; a k tile has points of one loop.
+    multiples of 16 bytes, and which begin at such multiples. A window is part of the dimension of its image; a k tile
+    has points of one loop.
     """
     inner: dict[str, Axis] = {}
     away: list[str] = []  # operands that lie along m or n
@@ -172,6 +173,11 @@ def _refuse_guarded(operand: Operand, tiled: Sequence[Axis], element_bytes: int)
         if dim.stride != 1 and not is_distance(dim.stride * element_bytes):
             fact = f"{dim.stride * element_bytes} bytes apart, no multiple of {ROW_MULTIPLE}"
             return f"rows of {name} are {fact}"
+        if dim.stride == 1:
+            others = (step for axis, step in dim.place.terms.items() if axis not in tiled)
+            begin = gcd(dim.place.constant, *others) * element_bytes
+            if begin % ROW_MULTIPLE:
+                return f"{name} is read at multiples of {begin} bytes in its rows, not of {ROW_MULTIPLE}"
     return ""
 
 

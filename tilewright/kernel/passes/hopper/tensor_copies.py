@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
+from math import gcd, prod
 from typing import TYPE_CHECKING
 
 from xdsl.context import Context
@@ -19,6 +19,7 @@ from tilewright.kernel.attributes import set_warps, warps_of
 from tilewright.kernel.dialect import I1, INDEX, FuncOp, element, operations, shape
 from tilewright.kernel.facts import Facts, facts_of
 from tilewright.kernel.hopper.simt_warpgroup import ROWS, WARPS
+from tilewright.kernel.indices import divisor
 from tilewright.kernel.passes.common.trip import computed
 from tilewright.kernel.passes.gpu.distribution.access import row_bytes
 from tilewright.kernel.passes.gpu.distribution.matrix import check_signs
@@ -38,6 +39,7 @@ from tilewright.kernel.tensor_map_box import TensorMapBox
 from tilewright.layouts.copy_engine import (
     BOX_EXTENT,
     FRAGMENT_BYTES,
+    ROW_MULTIPLE,
     TENSOR_RANK,
     TRANSPOSED_BYTES,
     is_distance,
@@ -66,10 +68,10 @@ class TensorCopiesPass(ModulePass):
                           %e = staged_dot %s, %t, %c  %d = finish 0 %e  consumer_release %r[%n] }
     Legal for 16-bit floats with sums in f32, for f32 read as tf32 where one operand lies along k at least, for bytes
     where both do, tiles of 64 rows at least (64 columns where b of f32 lies along n), whose loads have no other use and
-    no mask, of memory that the kernel does not write, in rows of a multiple of 16 bytes. Bounds are those of the
-    tensor; a load without them must be seen not to run over the end of a row. A tile of several dimensions that a
-    reshape makes a matrix is a box of as many, as is a load of a box. For machines with the units tma, mbarrier and
-    wgmma. Of f32, threads read the fragments of the operand that does not lie along k (`registers`).
+    no mask, of memory that the kernel does not write, in rows of a multiple of 16 bytes from such a multiple on. Bounds
+    are those of the tensor; a load without them must be seen not to run over the end of a row. A tile of several
+    dimensions that a reshape makes a matrix is a box of as many, as is a load of a box. For machines with the units
+    tma, mbarrier and wgmma. Of f32, threads read the fragments of the operand that does not lie along k (`registers`).
     The first factor need not be loaded in the trip, where it is of 16 bits and the instruction is one of four warps: a
     tile that is loaded before the loop is brought once, into a circular buffer of its own, which is released behind the
     loop; any other tile stays in the registers of the threads.
@@ -316,6 +318,8 @@ def _tensor_of_box(load: tile.LoadBoxOp, reshape: tile.ReshapeOp | None, matrix:
     if matrix != (rows, columns) or max(sides[:-1]) > BOX_EXTENT or not widest_span(columns * size):
         return None
     forms = tuple(linear_form(each) for each in load.coordinates)
+    if not _begins_whole(forms[-1], size):
+        return None
     return _Tensor(extents, strides, forms, sides, load, reshape, rows, columns, False)
 
 
@@ -324,7 +328,8 @@ def tensor_of(
 ) -> Tensor | None:
     """The tensor that an access to a tile is to, if boxes of it can be copied; None where that is not known.
 
-    One of the strides is 1, all others are multiples of 16 bytes, and so is what a batch steps by.
+    One of the strides is 1. All others are multiples of 16 bytes, and so are what a batch steps by and the place in a
+    row where the tile begins.
     """
     assert isinstance(view.type, MemRefType)
     size, elements = element_bytes(view), int(view.type.get_shape()[0])
@@ -349,6 +354,8 @@ def tensor_of(
         if within is None:
             return None
         known[column], rest = (within, pitch), whole.times(pitch) + apart
+    if not _begins_whole(known[column][0], size):
+        return None
     for dim in sorted(rows, key=lambda each: -strides[each]):
         if dim not in known:
             whole, rest = rest.split(strides[dim])
@@ -369,6 +376,12 @@ def tensor_of(
         return None
     forms, extents_, strides_, sides = (tuple(each) for each in zip(*dims, strict=True))
     return Tensor(extents_, strides_, forms, sides)
+
+
+def _begins_whole(column: LinearForm, size: int) -> bool:
+    """Whether a place in a row is a multiple of 16 bytes, whatever the program and the trip are."""
+    step = gcd(column.constant, *(factor * divisor(value) for value, factor in column.factors))
+    return step * size % ROW_MULTIPLE == 0
 
 
 def _within_row(start: LinearForm, most: int, size: int) -> tuple[LinearForm | None, LinearForm]:

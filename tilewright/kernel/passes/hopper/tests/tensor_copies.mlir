@@ -57,6 +57,16 @@
 // CHECK:         tile.bulk_load %a[%{{.*}}, %{{.*}}, %{{.*}}] to %{{.*}} at 0 extents [8, 8, 64] strides [512, 64, 1] box [8, 8, 64] swizzle 128
 // CHECK:         tile.staged_dot "wgmma_m64n64k16_f16_f32"
 
+// Boxes begin at multiples of 16 bytes of a row: at element 8 of 16 bits, not at 4, nor where a program may be anywhere.
+// CHECK-LABEL: @from_eight
+// CHECK:         tile.bulk_load %a[%{{.*}}, %{{.*}}] to %{{.*}} at 0 extents [64, 128] strides [128, 1] box [64, 64] swizzle 128
+// CHECK-LABEL: @from_four
+// CHECK-NOT:     tile.circular_buffer
+// CHECK-LABEL: @from_anywhere
+// CHECK-NOT:     tile.circular_buffer
+// CHECK-LABEL: @box_from_four
+// CHECK-NOT:     tile.circular_buffer
+
 // A first factor that is loaded before the loop is brought once; one that is computed stays in registers.
 // CHECK-LABEL: @chain
 // CHECK:         tile.circular_buffer 1
@@ -302,6 +312,74 @@ tile.func @outside(%a: memref<4096xf16>, %b: memref<12288xf16>, %c: memref<4096x
     %m = tile.reshape %x : tensor<8x8x64xf16> -> tensor<64x64xf16>
     %y = tile.load %b[%bo] strides [64, 1] : memref<12288xf16> -> tensor<64x64xf16>
     %d = tile.dot "mma_m16n8k16_f16_f32" %m, %y, %acc unsigned "" : tensor<64x64xf16>, tensor<64x64xf16>, tensor<64x64xf32>
+    scf.yield %d : tensor<64x64xf32>
+  }
+  tile.store %r, %c[%low] strides [64, 1] : tensor<64x64xf32>, memref<4096xf32>
+  tile.return
+}
+tile.func @from_eight(%a: memref<8192xf16>, %b: memref<4096xf16>, %c: memref<4096xf32>) grid [4] {
+  %p = tile.program_id 0
+  %low = arith.constant 0 : index
+  %depth = arith.constant 64 : index
+  %z = arith.constant dense<0.0> : tensor<64x64xf32>
+  %from = arith.constant 8 : index
+  %r = scf.for %k = %low to %depth step %depth iter_args(%acc = %z) -> (tensor<64x64xf32>) {
+    %ao = arith.addi %from, %k : index
+    %bo = arith.muli %k, %depth : index
+    %x = tile.load %a[%ao] strides [128, 1] : memref<8192xf16> -> tensor<64x64xf16>
+    %y = tile.load %b[%bo] strides [64, 1] : memref<4096xf16> -> tensor<64x64xf16>
+    %d = tile.dot "mma_m16n8k16_f16_f32" %x, %y, %acc unsigned "" : tensor<64x64xf16>, tensor<64x64xf16>, tensor<64x64xf32>
+    scf.yield %d : tensor<64x64xf32>
+  }
+  tile.store %r, %c[%low] strides [64, 1] : tensor<64x64xf32>, memref<4096xf32>
+  tile.return
+}
+tile.func @from_four(%a: memref<8192xf16>, %b: memref<4096xf16>, %c: memref<4096xf32>) grid [4] {
+  %p = tile.program_id 0
+  %low = arith.constant 0 : index
+  %depth = arith.constant 64 : index
+  %z = arith.constant dense<0.0> : tensor<64x64xf32>
+  %from = arith.constant 4 : index
+  %r = scf.for %k = %low to %depth step %depth iter_args(%acc = %z) -> (tensor<64x64xf32>) {
+    %ao = arith.addi %from, %k : index
+    %bo = arith.muli %k, %depth : index
+    %x = tile.load %a[%ao] strides [128, 1] : memref<8192xf16> -> tensor<64x64xf16>
+    %y = tile.load %b[%bo] strides [64, 1] : memref<4096xf16> -> tensor<64x64xf16>
+    %d = tile.dot "mma_m16n8k16_f16_f32" %x, %y, %acc unsigned "" : tensor<64x64xf16>, tensor<64x64xf16>, tensor<64x64xf32>
+    scf.yield %d : tensor<64x64xf32>
+  }
+  tile.store %r, %c[%low] strides [64, 1] : tensor<64x64xf32>, memref<4096xf32>
+  tile.return
+}
+tile.func @from_anywhere(%a: memref<8192xf16>, %b: memref<4096xf16>, %c: memref<4096xf32>) grid [4] {
+  %p = tile.program_id 0
+  %low = arith.constant 0 : index
+  %depth = arith.constant 64 : index
+  %z = arith.constant dense<0.0> : tensor<64x64xf32>
+  %from = arith.constant 8 : index
+  %r = scf.for %k = %low to %depth step %depth iter_args(%acc = %z) -> (tensor<64x64xf32>) {
+    %ao = arith.addi %p, %k : index
+    %bo = arith.muli %k, %depth : index
+    %x = tile.load %a[%ao] strides [128, 1] : memref<8192xf16> -> tensor<64x64xf16>
+    %y = tile.load %b[%bo] strides [64, 1] : memref<4096xf16> -> tensor<64x64xf16>
+    %d = tile.dot "mma_m16n8k16_f16_f32" %x, %y, %acc unsigned "" : tensor<64x64xf16>, tensor<64x64xf16>, tensor<64x64xf32>
+    scf.yield %d : tensor<64x64xf32>
+  }
+  tile.store %r, %c[%low] strides [64, 1] : tensor<64x64xf32>, memref<4096xf32>
+  tile.return
+}
+tile.func @box_from_four(%a: memref<8192xf16>, %b: memref<4096xf16>, %c: memref<4096xf32>) grid [4] {
+  %p = tile.program_id 0
+  %low = arith.constant 0 : index
+  %depth = arith.constant 64 : index
+  %z = arith.constant dense<0.0> : tensor<64x64xf32>
+  %from = arith.constant 4 : index
+  %r = scf.for %k = %low to %depth step %depth iter_args(%acc = %z) -> (tensor<64x64xf32>) {
+    %ao = arith.addi %from, %k : index
+    %bo = arith.muli %k, %depth : index
+    %x = tile.load_box %a[%low, %ao] extents [64, 128] strides [128, 1] : memref<8192xf16> -> tensor<64x64xf16>
+    %y = tile.load %b[%bo] strides [64, 1] : memref<4096xf16> -> tensor<64x64xf16>
+    %d = tile.dot "mma_m16n8k16_f16_f32" %x, %y, %acc unsigned "" : tensor<64x64xf16>, tensor<64x64xf16>, tensor<64x64xf32>
     scf.yield %d : tensor<64x64xf32>
   }
   tile.store %r, %c[%low] strides [64, 1] : tensor<64x64xf32>, memref<4096xf32>
