@@ -147,6 +147,26 @@ def test_rows_that_are_masked_completely_are_nan() -> None:
     np.testing.assert_allclose(found[:, 4:], wanted[:, 4:].astype(np.float64), rtol=2e-3, atol=4e-3)
 
 
+@pytest.mark.parametrize("hidden", ["S[b, m, l] + V[m, l]", "V[m, l] < 0.0 ? V[m, l] : S[b, m, l]"])
+def test_numbers_that_hide_elements_before_they_are_scaled(hidden: str) -> None:
+    """All of the first tile of the link is hidden by finite numbers, whose multiples round by more than 2^60."""
+    graph = parse_graph("\n".join([
+        "graph hiding", "input A: f16[1, 32, 16]", "input B: f16[1, 16, 150]", "input D: f16[1, 150, 16]",
+        "input V: f32[32, 150]", "S: f32[b:1, m:32, l:150] += f32(A[b, m, k]) * f32(B[b, k, l]) over k:16",
+        f"F: f32[b:1, m:32, l:150] = ({hidden}) * 0.25", "M: f32[b:1, m:32] max= F[b, m, l] over l:150",
+        "X: f32[b:1, m:32, l:150] = exp(F[b, m, l] - M[b, m])", "T: f32[b:1, m:32] += X[b, m, l] over l:150",
+        "W: f16[b:1, m:32, l:150] = f16(X[b, m, l] / T[b, m])",
+        "O: f32[b:1, m:32, n:16] += f32(W[b, m, l]) * f32(D[b, l, n]) over l:150",
+        "E: f16[b:1, m:32, n:16] = f16(O[b, m, n])", "output E",
+    ]))  # fmt: skip
+    given, lowest = inputs(graph), np.linspace(-3.4e38, -1e27, 32, dtype=np.float32)
+    given[3] = np.where(np.arange(150) >= 135, np.float32(0), lowest[:, None])
+    (wanted,) = evaluate(graph, given)
+    assert np.isfinite(wanted).all()
+    assert len(planned(graph).kernels) == 1
+    np.testing.assert_allclose(computed(graph, given), wanted.astype(np.float64), rtol=2e-3, atol=4e-3)
+
+
 def test_hidden_tiles_are_left_out() -> None:
     """Of 256 rows in tiles of 64 by 64, causal attention computes 10 tiles of 16."""
     every, causal = (launched(attending((256, 256, 16), heads=(1, 1), causal=each)) for each in (False, True))
