@@ -28,10 +28,10 @@ from tilewright.compiler.gpu_tiles import distinct
 from tilewright.compiler.planning import ChooseProduct
 from tilewright.errors import CompileError
 from tilewright.instruction.block_tiles import Candidate, Ranking
+from tilewright.instruction.fused_tiles import FusedTile, all_tiles, choose_tile
 from tilewright.kernel.passes.table import OPTIMISATIONS, PIPELINES
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
-from tilewright.operator.rules.gpu_fused import FusedTile, all_tiles, choose_tile
 from tilewright.options import Options
 from tilewright.runtime.artifact import Artifact
 
@@ -131,8 +131,8 @@ class Variants:
         assert isinstance(machine, Gpu)
         built(look)
         for tile, cycles in found:
-            for stages in dict.fromkeys((tile.stages, 3)):
-                other = replace(tile, stages=stages)
+            for stages in dict.fromkeys((tile.shape.stages, 3)):
+                other = replace(tile, shape=replace(tile.shape, stages=stages))
                 yield f"{other}; {cycles:.0f} cycles", built(lambda *_, one=other, price=cycles: (one, price, ()))
 
     def _built(self, options: Options, tile: Any) -> Artifact:

@@ -60,10 +60,10 @@ def fuse(
 ) -> None:  # fmt: skip
     """Plan a chain of products as one kernel: order, policy, tiles, movement and time, against kernels apart.
 
-    Times are predicted. A model's chains are found first; no code is made. For a CPU the decision of `compile` follows,
-    which has a simpler prediction and fewer kinds of kernels.
+    Times are predicted. A model's chains are found first; no code is made. For a CPU or a GPU the decision of `compile`
+    follows, which has a simpler prediction and fewer kinds of kernels.
     """
-    from tilewright.machine.description import Cpu
+    from tilewright.machine.description import Cpu, Gpu
 
     if sum(each is not None for each in (model, expression, workload)) != 1:
         raise InvalidArgument("give one chain", where="fuse", help="MODEL, --expr TEXT or --workload NAME")
@@ -88,7 +88,7 @@ def fuse(
         computes = _computes(expression, workload, size, dtype)
         costed, refused = [_of_computes(computes, target, keep_halo, plans)], []
         graph = Graph.of(computes)
-    compiled = _compiled(graph, machine, threads) if isinstance(target, Cpu) else None
+    compiled = _compiled(graph, machine, threads) if isinstance(target, Cpu | Gpu) else None
     if svg is not None and any(each.solution for each in costed):
         write_file(svg, _pictures(costed, target.name).encode(), where="--svg")
     if as_json:
@@ -164,13 +164,14 @@ def _of_model(graph: Graph, target: Machine, keep_halo: bool) -> tuple[list[Cost
 
 @dataclass(frozen=True)
 class _Compiled:
-    """What `compile` decides for so many threads about products of which one reads the other."""
+    """What `compile` decides for so many threads about products of which one reads the other; None of a GPU."""
 
-    threads: int
+    threads: int | None
     decisions: Sequence[Decision]
 
     def text(self, machine: str) -> str:
-        head = f"what `tilewright compile` decides for {machine}, {self.threads} thread{'s' * (self.threads > 1)}:"
+        threads = "" if self.threads is None else f", {self.threads} thread{'s' * (self.threads > 1)}"
+        head = f"what `tilewright compile` decides for {machine}{threads}:"
         said = [each.explain() for each in self.decisions]
         return "\n".join([head, *(said or ["a kernel for each product: it found no two that could be one"])])
 
@@ -181,10 +182,12 @@ class _Compiled:
 def _compiled(graph: Graph, machine: str, threads: int | None) -> _Compiled:
     from tilewright.compiler.chains import fusions
     from tilewright.compiler.compile import plan_graph, resolve_target, thread_count
+    from tilewright.machine.description import Cpu
     from tilewright.options import Options
 
-    count = thread_count(threads)
-    return _Compiled(count, fusions(plan_graph(graph, resolve_target(machine), count, Options()).decisions))
+    target, count = resolve_target(machine), thread_count(threads)
+    plan = plan_graph(graph, target, count, Options())
+    return _Compiled(count if isinstance(target, Cpu) else None, fusions(plan.decisions))
 
 
 def _pictures(costed: list[Costed], machine: str) -> str:

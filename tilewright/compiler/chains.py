@@ -205,8 +205,11 @@ def over_shared_loops(works: Sequence[Product], parts: Sequence[Group]) -> list[
     return [first, replace(second, statements=statements)]
 
 
-def row_statements(planning: Planning, parts: Sequence[Group]) -> tuple[Statement, ...]:
-    """The statements of the rows between two products over the loops of the first; results of both are values."""
+def row_statements(planning: Planning, parts: Sequence[Group], anywhere: bool = False) -> tuple[Statement, ...]:
+    """The statements of the rows between two products over the loops of the first; results of both are values.
+
+    With `anywhere`, what they read may have no place yet (`group_statements`).
+    """
     loops = shared_loops(parts)[1]
     links = [part.nodes[-1].name for part in parts[:2]]
 
@@ -216,7 +219,7 @@ def row_statements(planning: Planning, parts: Sequence[Group]) -> tuple[Statemen
         return None
 
     found = []
-    for each in drop_unit_loops(group_statements(planning, parts[1], links)):
+    for each in drop_unit_loops(group_statements(planning, parts[1], links, anywhere)):
         axes, reduce = (tuple(loops[axis] for axis in group) for group in (each.axes, each.reduce))
         tensor = Tensor(each.name, (), each.tensor.dtype) if each.name in links else each.tensor
         body = substitute(transform(each.body, rule), dict(loops))

@@ -26,6 +26,14 @@ from tilewright.expr.core import Const, Tensor, static_shape
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.graph import Loop
 from tilewright.graph.groups import Group
+from tilewright.instruction.fused_tiles import (
+    LEAST_GAIN,
+    MOST_COLUMNS,
+    FusedProblem,
+    FusedTile,
+    choose_tile,
+    moving_cycles,
+)
 from tilewright.instruction.gpu_products import block_shape, matrix_records
 from tilewright.instruction.products import MappedProduct, iterations
 from tilewright.layouts import row_major
@@ -33,15 +41,7 @@ from tilewright.machine.description import Gpu
 from tilewright.operator.hidden import hidden_part
 from tilewright.operator.rewrites.deferred_normalisation import deferred_normalisation
 from tilewright.operator.rewrites.powers_of_two import powers_of_two
-from tilewright.operator.rules.gpu_fused import (
-    LEAST_GAIN,
-    MOST_COLUMNS,
-    FusedProblem,
-    FusedTile,
-    choose_tile,
-    fused_tree,
-    moving_cycles,
-)
+from tilewright.operator.rules.gpu_fused import fused_tree
 from tilewright.operator.statements import Statements
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.product import Operand, Product
@@ -110,7 +110,7 @@ def _fitting(
     if len(first.depth) != 1 or second.columns.size > MOST_COLUMNS:
         values = f"{len(first.depth)} and {second.columns.size}"
         return refused(f"the first product sums over one loop, the second has {MOST_COLUMNS} columns at most", values)
-    if len(parts) > 2 and deferred_normalisation(row_statements(planning, parts)) is None:
+    if len(parts) > 2 and deferred_normalisation(row_statements(planning, parts, anywhere=True)) is None:
         return refused(f"{parts[1].name} is a softmax")
     problem = _problem(pair, parts)
     records = [matrix_records(each, machine, planning.options.intrinsics, planning.options.mma) for each in pair]
@@ -188,7 +188,7 @@ def plan_fused(planning: Planning, group: Group, machine: Gpu) -> None:
         replace(work, mapping=replace(work.mapping, intrinsic=record.name))
         for work, record in zip((first, second), tile.records, strict=True)
     )
-    tree = fused_tree(first, second, rows, tile)
+    tree = fused_tree(first, second, rows, tile.shape)
     running = [each.on(record) for each, record in zip(pair, tile.records, strict=True)]
     for each, mapped in zip((producer, consumer), running, strict=True):
         _, decision = planning.find_product(each.main)

@@ -132,22 +132,27 @@ def _single_statement(planning: Planning, node: Compute, layout: Packed) -> Stat
     return over(outer, node.reduce, [Statement(node.output, (), body, (), _combining(node), index)])
 
 
-def group_statements(planning: Planning, group: Group, values: Collection[str] = ()) -> Statements:
+def group_statements(
+    planning: Planning, group: Group, values: Collection[str] = (), anywhere: bool = False
+) -> Statements:
     """Several computes over shared loops; those that nothing else reads stay in the kernel.
 
-    `values` have no place in memory: reads of them are as if they were stored row by row.
+    `values` have no place in memory: reads of them are as if they were stored row by row; with `anywhere`, of all
+    tensors, for where the form of the statements matters and not where they read.
     """
     own = {node.name for node in group.nodes}
 
     def layout_of(tensor: Tensor) -> Packed:
-        return row_major(static_shape(tensor.shape)) if tensor.name in values else planning.layout(tensor)
+        if anywhere or tensor.name in values:
+            return row_major(static_shape(tensor.shape))
+        return planning.layout(tensor)
 
     unit = {axis: Const(0, INDEX) for node in group.nodes for axis in node.loops if axis.extent == 1}
     found = []
     for node in group.nodes:
         index = None
         if node.name in group.stored and node.name not in values:
-            index = substitute(address(planning.plan.stored[node.name].layout, node.axes), unit)
+            index = substitute(address(layout_of(node.output), node.axes), unit)
         body = substitute(flatten(node.body, layout_of, own), unit)
         found.append(Statement(node.output, (), body, (), _combining(node), index))
     return over(group.outer, group.inner, found)

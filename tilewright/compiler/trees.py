@@ -16,6 +16,7 @@ from tilewright.expr.ordered import Ordered, Sort
 from tilewright.lower.row_tree import RowTree
 from tilewright.operator.block_rows import block_rows
 from tilewright.operator.block_tree import block_tree
+from tilewright.operator.fused_blocks import fused_blocks
 from tilewright.operator.ordered_tree import ordered_tree
 from tilewright.operator.product_point import ProductPoint
 from tilewright.operator.products_tree import products_tree
@@ -25,7 +26,7 @@ from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.legality import check
 from tilewright.tiles.parts import factors, on_blocks, program_of, tiles_at
 from tilewright.tiles.problem import problem_of
-from tilewright.tiles.product import Product, micro_kernel, product_of, products_of
+from tilewright.tiles.product import Product, micro_kernel, products_of
 from tilewright.tiles.tree import (
     InvalidTree,
     Leaf,
@@ -126,7 +127,7 @@ def _form(kernel: Kernel) -> TileTree:
             method_of(ordered)
         return ordered.tree()
     if on_blocks(kernel.tree):
-        return (block_rows(kernel) if product_of(kernel) is None else block_tree(kernel)).tree()
+        return (block_rows, block_tree, fused_blocks)[min(len(products_of(kernel)), 2)](kernel).tree()
     if products_of(kernel):
         products = products_tree(kernel)
         for number in products.rows:

@@ -72,7 +72,7 @@ class BodyEmitter:
     `provided` computes reads of tensors that have no memory (an accumulator, a value of this kernel). With `branches`
     (on a CPU), a condition that all points share is a branch, and a load that might form addresses outside its tensor
     is skipped where its mask is empty: the processor takes long over a load of an unmapped page, masked or not. With
-    `contract`, a product less something is rounded once.
+    `contract`, a product less something is rounded once; with `narrow`, indices are compared in 32 bits where they fit.
     """
 
     builder: KernelBuilder
@@ -84,6 +84,7 @@ class BodyEmitter:
     provided: Mapping[str, Provider] = field(default_factory=dict)
     branches: bool = False
     contract: bool = False
+    narrow: bool = False
     _known: dict[tuple[Expr, SSAValue | None], Value] = field(default_factory=dict)
 
     def emit(self, expr: Expr, mask: SSAValue | None = None) -> Value:
@@ -165,6 +166,10 @@ class BodyEmitter:
             contracted = self._contracted(expr, mask)
             if contracted is not None:
                 return contracted
+        if self.narrow and expr.function in tile.PREDICATES and expr.args[0].dtype == dtypes.INDEX:
+            compared = self._compared(expr)
+            if compared is not None:
+                return compared
         args = self._joined([self.emit(arg, mask) for arg in expr.args])
         value = FUNCTIONS[expr.function](self.builder, args)
         return value if expr.function in EXACT else self._held(self.cast(value, expr.dtype))
@@ -188,20 +193,31 @@ class BodyEmitter:
     def _affine_index(self, expr: Expr) -> Value | None:
         """An affine index: one scalar plus a multiple of the position along each tile dimension it uses."""
         form = affine(expr)
-        if form is None:
-            return None
-        total = Value(self.builder.as_i64(self.builder.affine(form, self.loops)), dtypes.INDEX)
+        return None if form is None else self._of_form(form, dtypes.INDEX)
+
+    def _of_form(self, form: Affine, dtype: dtypes.DType) -> Value:
+        """An affine form of loops, in a type of integers that holds it."""
+        index = Value(self.builder.as_i64(self.builder.affine(form, self.loops)), dtypes.INDEX)
+        total = self.cast(index, dtype)
         for axis, dim in self.dims.items():
             coefficient = form.coefficient(axis)
             if coefficient == 0 or self.extents[dim] == 1:
                 continue
             shape = tuple(extent if d == dim else 1 for d, extent in enumerate(self.extents))
-            steps = Value(self.builder.insert(tile.IotaOp(shape, dim)), dtypes.INDEX)
+            steps = self.cast(Value(self.builder.insert(tile.IotaOp(shape, dim)), dtypes.INDEX), dtype)
             if coefficient != 1:
-                factor = Value(self.builder.number(coefficient, dtypes.INDEX), dtypes.INDEX)
+                factor = Value(self.builder.number(coefficient, dtype), dtype)
                 steps = FUNCTIONS["mul"](self.builder, self._joined([steps, factor]))
             total = FUNCTIONS["add"](self.builder, self._joined([total, steps]))
         return total
+
+    def _compared(self, expr: Apply) -> Value | None:
+        """A comparison of affine indices in 32 bits; None where one is not affine or does not fit."""
+        forms = [affine(arg) for arg in expr.args]
+        if any(form is None or not all(abs(bound) < 1 << 31 for bound in form.bounds()) for form in forms):
+            return None
+        left, right = self._joined([self._of_form(form, "i32") for form in forms if form is not None])
+        return Value(self.builder.insert(tile.CompareOp(expr.function, left.ssa, right.ssa)), "bool")
 
     def _select(self, expr: Apply, mask: SSAValue | None) -> Value:
         condition, yes, no = expr.args

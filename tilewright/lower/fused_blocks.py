@@ -72,7 +72,7 @@ class _FusedBlocks:
         """One tile of the link, and what both products make of it."""
         first, (sums, *before) = self._first(index), carried
         emitter = first.emitter()
-        emitter.contract = True
+        emitter.contract = emitter.narrow = True
         link = self._link(first, emitter, first.shaped(first.sums(kept)), index)
         link = self._existing(link, emitter)
         factor, after = link, dict[str, Value]()
@@ -97,6 +97,7 @@ class _FusedBlocks:
 
         def part(shown: Expr) -> list[SSAValue]:
             emitter = first.emitter()
+            emitter.narrow = True
             emitter.provided = providing({first.work.total.name: sums})
             return [emitter.full(emitter.cast(emitter.emit(substitute(shown, first.point.replaced)), dtype))]
 

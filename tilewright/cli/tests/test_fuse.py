@@ -76,6 +76,14 @@ def test_the_compiler_says_why_it_keeps_products_apart() -> None:
 
 def test_only_cpus_have_a_decision_of_the_compiler() -> None:
     assert value(*CHAIN, *SIZES, "--machine", "edge", "--dtype", "f16")["compiled"] is None
+
+
+def test_what_is_compiled_for_a_gpu() -> None:
+    compiled = value("--workload", "gemm-chain-G3", "--machine", "sm_90a", "--dtype", "f16")["compiled"]
+    (decision,) = compiled["decisions"]
+    assert compiled["threads"] is None
+    assert decision["chosen"].startswith("one kernel")
+    assert decision["cost"]["cycles"] < decision["runner_up_cost"]["cycles"]
     assert "decides for" not in run(*CHAIN, *SIZES, "--machine", "edge", "--dtype", "f16")
     assert "edge is no CPU" in run(*CHAIN, *SIZES, "--machine", "edge", "--threads", "2", status=2)
 

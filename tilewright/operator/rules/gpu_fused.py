@@ -1,53 +1,22 @@
-"""Two products in one kernel on the blocks of a GPU: the tile of a block, and predicted cycles of both ways.
+"""Two products in one kernel on the blocks of a GPU: how the tile of a block is divided among their loops.
 
-A warp, or a group of four, has rows of its own in every tile of the link, so that what it computes of them stays in
-registers: sums of the first product become fragments of the second one.
+Level 3 says how large it is (`instruction.fused_tiles`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from math import ceil, inf
-
 from tilewright.dataclass import dataclass
-from tilewright.decision import Refusal
-from tilewright.instruction.block_tiles import WARPS, extents, is_warpgroup, multiply_adds_per_cycle
-from tilewright.intrinsics.intrinsic import Intrinsic
-from tilewright.layouts.bits import power_from
-from tilewright.machine.description import Gpu
-from tilewright.machine.units import COPIES
 from tilewright.operator.fused_blocks import FusedBlocks
 from tilewright.operator.rules.gpu_product import points_of
 from tilewright.tiles.kernel import Statement
 from tilewright.tiles.product import Product
 
-LEAST_GAIN = 1.02  # of one kernel over several, to become one
-
-# Chosen: what is tried.
-WARP_COUNTS = (4, 8)
-LINK_POINTS = (32, 64, 128)
-MOST_COLUMNS = 256  # of the result, whose sums a warp holds for 16 rows
-MOST_DEPTH = 128  # points of a k tile; the whole depth lies in one where it has no more
-STAGES = 2  # buffers: one is read while the other is filled
-
-# Counted in machine code: instructions of a thread for an element of the link, exponentials apart.
-ELEMENT_INSTRUCTIONS = 5  # of a softmax: largest value, exponent, power, sum, half a conversion and of what is around
-ROUND_INSTRUCTIONS = 1  # without one: the conversion of the link
-LANES_PER_CYCLE, EXPONENTIALS_PER_CYCLE = 128, 16  # of a multiprocessor, by CUDA's guide of instruction throughput
-# Fitted to the times of 71 tiles of attention on an H200 (`bench/gpu/results`).
-TRIP_CYCLES = 420  # of a tile of the link, for what orders it
-OVERLAP_LOSS = 0.5  # of the time of what should be hidden behind something longer
-ALONE_LOSS = 0.8  # the same where one group of four warps computes, whose products wait for what it makes of them
-
-# Assumed.
-SPARE_REGISTERS = 40  # of a thread, for addresses, rows and what passes
-
 
 @dataclass(frozen=True)
-class FusedTile:
+class FusedShape:
     """The tile of a block: rows, columns of the link, columns of the result, points of a k tile of the first product.
 
-    `records` execute the two products.
+    Warps share the rows; what is brought is in `stages` buffers.
     """
 
     rows: int
@@ -56,152 +25,19 @@ class FusedTile:
     depth: int
     warps: int
     stages: int
-    records: tuple[Intrinsic, Intrinsic]
 
     def __str__(self) -> str:
-        names = " and ".join(dict.fromkeys(record.name for record in self.records))
         return (
             f"{self.rows} rows, {self.link} of the link, {self.columns} columns, k tiles of {self.depth} on "
-            f"{self.warps} warps with {names}, {self.stages} stages"
+            f"{self.warps} warps, {self.stages} stages"
         )
 
 
-@dataclass(frozen=True)
-class FusedProblem:
-    """Sizes of two products: so many batches of m x l x k and m x n x l, of elements of `size` bytes.
-
-    `softmax` says that there is one between them, `hidden` which part of the link a mask hides tile by tile.
-    """
-
-    batches: int
-    m: int
-    link: int
-    n: int
-    k: int
-    size: int
-    softmax: bool
-    hidden: float = 0.0
-
-
-def choose_tile(
-    problem: FusedProblem, records: Sequence[Intrinsic], machine: Gpu
-) -> tuple[FusedTile | None, float, tuple[Refusal, ...]]:
-    """The tile with the fewest predicted cycles, these, and what was refused; None where no tile fits."""
-    refused = [
-        why for tile in _tiles(problem, records, machine) if (why := _refuse(tile, problem, machine)) is not None
-    ]
-    ranked = sorted(all_tiles(problem, records, machine), key=lambda each: each[1])
-    best, cycles = ranked[0] if ranked else (None, inf)
-    return best, cycles, tuple({each.rule: each for each in reversed(refused)}.values())
-
-
-def all_tiles(problem: FusedProblem, records: Sequence[Intrinsic], machine: Gpu) -> list[tuple[FusedTile, float]]:
-    """Every tile that fits, with its predicted cycles."""
-    tiles = [tile for tile in _tiles(problem, records, machine) if _refuse(tile, problem, machine) is None]
-    return [(tile, tile_cycles(tile, problem, machine)) for tile in tiles]
-
-
-def _tiles(problem: FusedProblem, records: Sequence[Intrinsic], machine: Gpu) -> Iterator[FusedTile]:
-    stages = STAGES if COPIES in machine.features else 1
-    columns, link, rows = (max(16, power_from(size)) for size in (problem.n, problem.link, problem.m))
-    depth = min(max(16, power_from(problem.k)), MOST_DEPTH)
-    for points in LINK_POINTS:
-        firsts, seconds = (_widest(records, count) for count in (points, columns))
-        for group in [group for group in firsts if group in seconds]:
-            first, second = firsts[group], seconds[group]
-            for warps in WARP_COUNTS:
-                height = extents(first)[0] * (warps // WARPS if is_warpgroup(first) else warps)
-                if points <= max(link, LINK_POINTS[0]) and (height <= rows or warps == WARP_COUNTS[0]):
-                    yield FusedTile(height, points, columns, depth, warps, stages, (first, second))
-
-
-def _widest(records: Sequence[Intrinsic], columns: int) -> dict[str, Intrinsic]:
-    """Of each group of lanes the record that takes most of so many columns at once."""
-    found: dict[str, Intrinsic] = {}
-    for record in records:
-        n = extents(record)[1]
-        if n <= columns and (record.group not in found or n > extents(found[record.group])[1]):
-            found[record.group] = record
-    return found
-
-
-def _refuse(tile: FusedTile, problem: FusedProblem, machine: Gpu) -> Refusal | None:
-    needed, lanes = registers(tile, problem), machine.warp_sizes[0]
-    most = min(machine.max_registers_per_thread, machine.registers_per_multiprocessor // (tile.warps * lanes))
-    if needed > most:
-        return Refusal(str(tile), "registers", f"about {needed} of a thread, {most} there are")
-    bytes_ = shared_bytes(tile, problem)
-    if bytes_ > machine.shared_bytes_per_block:
-        return Refusal(str(tile), "shared memory", f"{bytes_} bytes, {machine.shared_bytes_per_block} there are")
-    return None
-
-
-def registers(tile: FusedTile, problem: FusedProblem) -> int:
-    """About the registers of a thread: sums of both products, the link as fragments, fragments of a, and spare ones."""
-    rows = tile.rows / tile.warps
-    words = rows * (tile.link + tile.columns) + rows * (tile.link + tile.depth) * problem.size / 4
-    return ceil(words / 32) + SPARE_REGISTERS
-
-
-def shared_bytes(tile: FusedTile, problem: FusedProblem) -> int:
-    """Shared memory of a block: a of the first product, and the other factors in every stage."""
-    kept = tile.depth >= problem.k
-    slices = tile.link * (tile.depth + tile.columns) + (0 if kept else tile.rows * tile.depth)
-    return ((tile.rows * tile.depth if kept else 0) + tile.stages * slices) * problem.size
-
-
-def tile_cycles(tile: FusedTile, problem: FusedProblem, machine: Gpu) -> float:
-    """Predicted cycles of the kernel.
-
-    A tile of the link takes as long as its products, its instructions, its exponentials or what it reads from L2,
-    whichever is longest, and a part of the others. What a mask hides is not computed.
-    """
-    blocks = problem.batches * -(-problem.m // tile.rows)
-    trips = -(-problem.link // tile.link) * (1 - problem.hidden)
-    first, second = (multiply_adds_per_cycle(record) for record in tile.records)
-    depth = -(-problem.k // tile.depth) * tile.depth
-    products = tile.rows * tile.link * (depth / first + tile.columns / second)
-    elements = tile.rows * tile.link
-    instructions = ELEMENT_INSTRUCTIONS if problem.softmax else ROUND_INSTRUCTIONS
-    vector = (elements * instructions + (tile.rows * tile.columns if problem.softmax else 0)) / LANES_PER_CYCLE
-    exponentials = elements / EXPONENTIALS_PER_CYCLE if problem.softmax else 0.0
-    brought = tile.link * (depth + tile.columns) + (0 if tile.depth >= problem.k else tile.rows * depth)
-    rate = min(machine.l2_port_bytes_per_cycle, machine.l2_bytes_per_cycle / min(blocks, machine.multiprocessors))
-    parts = [products, vector, exponentials, brought * problem.size / rate]
-    together = resident(tile, problem, machine)
-    alone = is_warpgroup(tile.records[0]) and tile.warps == WARPS
-    loss = ALONE_LOSS if alone and problem.softmax else OVERLAP_LOSS
-    trip = TRIP_CYCLES / together + max(parts) + loss * (sum(parts) - max(parts))
-    trip = max(trip, (trip + machine.copy_cycles / tile.stages) / together)
-    around = machine.copy_cycles + machine.block_cycles
-    per_unit = -(-blocks // machine.multiprocessors)
-    return per_unit * (trips * trip + around / together) + around
-
-
-def resident(tile: FusedTile, problem: FusedProblem, machine: Gpu) -> int:
-    """Blocks that a multiprocessor holds at once; one where blocks stay."""
-    if is_warpgroup(tile.records[0]):
-        return 1
-    threads = tile.warps * machine.warp_sizes[0]
-    needed = -(-registers(tile, problem) // 8) * 8 * threads
-    return max(1, min(
-        machine.shared_bytes_per_multiprocessor // (shared_bytes(tile, problem) + 1024),  # the system's own kilobyte
-        machine.registers_per_multiprocessor // needed, machine.max_threads_per_multiprocessor // threads,
-    ))  # fmt: skip
-
-
-def moving_cycles(bytes_: int, machine: Gpu) -> float:
-    """Cycles of a kernel that reads and writes so many bytes, at the rate of L2 where that holds them."""
-    cache = max(each.bytes for each in machine.caches)
-    rate = machine.dram.bytes_per_second / machine.clock_hz
-    return bytes_ / (machine.l2_bytes_per_cycle if bytes_ <= cache // 2 else rate)
-
-
-def fused_tree(first: Product, second: Product, rows: tuple[Statement, ...], tile: FusedTile) -> FusedBlocks:
+def fused_tree(first: Product, second: Product, rows: tuple[Statement, ...], shape: FusedShape) -> FusedBlocks:
     """The decisions as a tree: the tile over the loops of rows with the fewest blocks."""
     points = {
-        **points_of(first.rows, tile.rows), first.columns.name: tile.link, second.columns.name: tile.columns,
-        **points_of(first.depth, tile.depth),
+        **points_of(first.rows, shape.rows), first.columns.name: shape.link, second.columns.name: shape.columns,
+        **points_of(first.depth, shape.depth),
     }  # fmt: skip
     order = tuple(axis.name for axis in (*first.outer, *first.rows))
-    return FusedBlocks(first, second, rows, points, order, (tile.warps, 1), tile.stages)
+    return FusedBlocks(first, second, rows, points, order, (shape.warps, 1), shape.stages)
