@@ -126,6 +126,28 @@ ATTENTION = """
     P: f32[b:2, m:13, l:19] = X[b, m, l] / T[b, m]
     E: f32[b:2, m:13, n:7] += P[b, m, l] * V[b, l, n] over l:19
     output E"""
+HALF_CHAIN = """
+    input A: f16[2, 21, 10]
+    input B: f16[2, 10, 37]
+    input D: f16[2, 37, 18]
+    C: f32[b:2, m:21, l:37] += f32(A[b, m, k]) * f32(B[b, k, l]) over k:10
+    F: f16[b:2, m:21, l:37] = f16(max(C[b, m, l] * 0.25, 0.0))
+    G: f32[b:2, m:21, n:18] += f32(F[b, m, l]) * f32(D[b, l, n]) over l:37
+    E: f16[b:2, m:21, n:18] = f16(G[b, m, n])
+    output E"""
+HALF_ATTENTION = """
+    input Q: f16[2, 21, 10]
+    input K: f16[2, 10, 37]
+    input V: f16[2, 37, 18]
+    S: f32[b:2, m:21, l:37] += f32(Q[b, m, k]) * f32(K[b, k, l]) over k:10
+    F: f32[b:2, m:21, l:37] = l <= m + 9 ? S[b, m, l] * 0.125 : -inf
+    M: f32[b:2, m:21] max= F[b, m, l] over l:37
+    X: f32[b:2, m:21, l:37] = exp(F[b, m, l] - M[b, m])
+    T: f32[b:2, m:21] += X[b, m, l] over l:37
+    P: f16[b:2, m:21, l:37] = f16(X[b, m, l] / T[b, m])
+    G: f32[b:2, m:21, n:18] += f32(P[b, m, l]) * f32(V[b, l, n]) over l:37
+    E: f16[b:2, m:21, n:18] = f16(G[b, m, n])
+    output E"""
 
 
 def _ordered(name: str) -> Graph:
@@ -159,6 +181,7 @@ CPU_GRAPHS = {
 GPU_GRAPHS = {
     "gemm": GEMM, "batch": BATCH, "half": HALF, "convolution": CONVOLUTION, "softmax": SOFTMAX, "norm": NORM,
     "map": MAP, "transposed": TRANSPOSED, "window": WINDOW, "columns": COLUMNS,
+    "half chain": HALF_CHAIN, "half attention": HALF_ATTENTION,
 }  # fmt: skip
 CPUS = ("x86-64-v3", "znver5", "small", "host")
 GPUS = ("sm_80", "sm_90a", "gfx1201")

@@ -75,6 +75,7 @@ class _FusedBlocks:
         emitter = first.emitter()
         emitter.contract = emitter.narrow = True
         link = self._link(first, emitter, first.shaped(first.sums(kept)), index)
+        link = self._existing(link, emitter)
         factor, after = link, dict[str, Value]()
         if self.tree.rows:
             factor, after = self._weights(link, self._named(before), emitter)
@@ -147,7 +148,10 @@ class _FusedBlocks:
         return self.builder.insert(arith.MulfOp(sums, wide))
 
     def _existing(self, link: Value, emitter: BodyEmitter) -> Value:
-        """The link, with the neutral element of the running value where its loop has ended."""
+        """The link where its loop has ended is the neutral element of the running value, or a factor that adds nothing.
+
+        What the first product's epilogue makes of zeros may be infinite or none of the numbers.
+        """
         builder, dim = self.builder, len(self.rows.dims)
         if dim not in emitter.bounds:
             return link
@@ -155,7 +159,7 @@ class _FusedBlocks:
         bound = builder.insert(tile.BroadcastOp(builder.as_i64(emitter.bounds[dim]), shape))
         below = builder.insert(tile.CompareOp("lt", builder.insert(tile.IotaOp(shape, dim)), bound))
         inside = emitter.full(Value(below, "bool"))
-        accum = self.reductions[0].accum
+        accum = self.reductions[0].accum if self.reductions else "sum"
         assert isinstance(accum, str)
         number = builder.number(identity(accum, link.dtype).value, link.dtype)
         neutral = builder.insert(tile.BroadcastOp(number, emitter.extents))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.covering import tries
 from tilewright.codegen.nvptx.pipeline import generate
-from tilewright.compiler import gpu
+from tilewright.compiler import gpu, gpu_fused
 from tilewright.compiler.compile import compile_graph
 from tilewright.compiler.plan import Plan, make_plan
 from tilewright.compiler.program import Placement
@@ -25,6 +26,8 @@ from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops.attention import attention
 from tilewright.expr.text import parse_graph
+from tilewright.instruction.block_tiles import is_warpgroup
+from tilewright.instruction.gpu_products import matrix_records
 from tilewright.machine.registry import resolve
 from tilewright.operator.fused_blocks import fused_blocks
 from tilewright.options import Options
@@ -122,6 +125,21 @@ def test_of_other_gpus(machine: str) -> None:
     check(attending((65, 70, 32)), machine=machine)
 
 
+@pytest.mark.parametrize(("rows", "keys", "offset"), [(257, 130, -60), (300, 320, 0)])
+def test_blocks_that_stay_count_trips_of_uneven_tiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, keys: int, offset: int
+) -> None:
+    """Tiles of two heads on two multiprocessors, by products of four warps; a mask shows the last rows more keys."""
+    monkeypatch.setattr(gpu_fused, "matrix_records", lambda *given: list(filter(is_warpgroup, matrix_records(*given))))
+    few = tmp_path / "few.yaml"
+    few.write_text("name: few\nextends: sm_90a\nmultiprocessors: 2\n")
+    graph = attending((rows, keys, 16), causal=True, causal_offset=offset)
+    given = inputs(graph)
+    found = computed(graph, given, machine=str(few))
+    (wanted,) = evaluate(graph, given)
+    np.testing.assert_allclose(found, wanted.astype(np.float64), rtol=2e-3, atol=4e-3)
+
+
 @settings(max_examples=tries(3, full=20), deadline=None)
 @draws(
     sizes=st.tuples(st.integers(1, 2), st.integers(2, 90), *[st.integers(2, 40)] * 2, st.integers(2, 90)),
@@ -129,6 +147,18 @@ def test_of_other_gpus(machine: str) -> None:
 )  # fmt: skip
 def test_a_chain_is_one_kernel(sizes: tuple[int, ...], between: str, after: str) -> None:
     check(chain(sizes, between, after))
+
+
+@pytest.mark.parametrize("between", ["0.0 / @", "min(1.0 / max(@, 0.0), 9.0) * 0.1", "tanh(@)"])
+def test_a_link_that_ends_within_a_tile(between: str) -> None:
+    """What is made of the zeros behind its last column, or of an infinity times those, is no number."""
+    graph = chain((1, 20, 16, 24, 67), between)
+    given = inputs(graph)
+    given[0][0, 3, 5] = np.inf if between == "tanh(@)" else 0
+    (wanted,) = evaluate(graph, given)
+    assert np.isfinite(wanted).all()
+    assert len(planned(graph).kernels) == 1
+    np.testing.assert_allclose(computed(graph, given), wanted.astype(np.float64), rtol=2e-3, atol=4e-3)
 
 
 def test_k_tiles_of_the_first_product() -> None:
@@ -145,6 +175,26 @@ def test_rows_that_are_masked_completely_are_nan() -> None:
     (wanted,) = evaluate(graph, given)
     assert np.isnan(found[:, :4]).all()
     np.testing.assert_allclose(found[:, 4:], wanted[:, 4:].astype(np.float64), rtol=2e-3, atol=4e-3)
+
+
+@pytest.mark.parametrize("hidden", ["S[b, m, l] + V[m, l]", "V[m, l] < 0.0 ? V[m, l] : S[b, m, l]"])
+def test_numbers_that_hide_elements_before_they_are_scaled(hidden: str) -> None:
+    """All of the first tile of the link is hidden by finite numbers, whose multiples round by more than 2^60."""
+    graph = parse_graph("\n".join([
+        "graph hiding", "input A: f16[1, 32, 16]", "input B: f16[1, 16, 150]", "input D: f16[1, 150, 16]",
+        "input V: f32[32, 150]", "S: f32[b:1, m:32, l:150] += f32(A[b, m, k]) * f32(B[b, k, l]) over k:16",
+        f"F: f32[b:1, m:32, l:150] = ({hidden}) * 0.25", "M: f32[b:1, m:32] max= F[b, m, l] over l:150",
+        "X: f32[b:1, m:32, l:150] = exp(F[b, m, l] - M[b, m])", "T: f32[b:1, m:32] += X[b, m, l] over l:150",
+        "W: f16[b:1, m:32, l:150] = f16(X[b, m, l] / T[b, m])",
+        "O: f32[b:1, m:32, n:16] += f32(W[b, m, l]) * f32(D[b, l, n]) over l:150",
+        "E: f16[b:1, m:32, n:16] = f16(O[b, m, n])", "output E",
+    ]))  # fmt: skip
+    given, lowest = inputs(graph), np.linspace(-3.4e38, -1e27, 32, dtype=np.float32)
+    given[3] = np.where(np.arange(150) >= 135, np.float32(0), lowest[:, None])
+    (wanted,) = evaluate(graph, given)
+    assert np.isfinite(wanted).all()
+    assert len(planned(graph).kernels) == 1
+    np.testing.assert_allclose(computed(graph, given), wanted.astype(np.float64), rtol=2e-3, atol=4e-3)
 
 
 def test_hidden_tiles_are_left_out() -> None:

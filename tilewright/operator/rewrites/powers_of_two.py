@@ -4,8 +4,10 @@
     After:   x = y        m = max x     s = sum of 2^(x k - m k),     k = c log2 e
 
 A matrix unit's sums then take one multiply-add and one instruction for each exponential. Legal for c above 0, in f32:
-the order of values stays, and a mask that hides them, minus infinity, is the same for every c. With k above 1 the
-exponent is ``(x - m) k``: differences of the largest numbers fit where their multiples do not.
+the order of values stays, and a mask that hides them, minus infinity, is the same for every c. The exponent is
+``(x - m) k`` with k above 1, since differences of the largest numbers fit where their multiples do not, and with a y
+that is no bare sum of a product: a number that hides elements, as the lowest one is, may be added to it or stand for
+it, and its multiple rounds by more than an exponential bears.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ def powers_of_two(link: Statement, softmax: Deferred) -> tuple[Statement, Deferr
     value, peak = difference.args
     if value_read(value) != link.name or value_read(largest.body) != link.name or value_read(peak) != largest.name:
         scale, body = 1.0, link.body
-    power = _power(value, peak, scale * log2(e))
+    power = _power(value, peak, scale * log2(e), bool(value_read(_shown(body))))
     rows = (largest, replace(total, body=power), replace(weights, body=_instead(weights.body, exponential, power)))
     follows = total.follows
     assert follows is not None, "it follows the largest value"
@@ -42,10 +44,10 @@ def powers_of_two(link: Statement, softmax: Deferred) -> tuple[Statement, Deferr
     return replace(link, body=body), Deferred((rows[0], replace(rows[1], follows=rule), rows[2]))
 
 
-def _power(value: Expr, peak: Expr, factor: float) -> Expr:
-    """2 to the difference of two values times a factor."""
+def _power(value: Expr, peak: Expr, factor: float, bare: bool) -> Expr:
+    """2 to the difference of two values times a factor; `bare` values are sums of a product, with a mask perhaps."""
     k = Const(factor, "f32")
-    exponent = (value - peak) * k if factor > 1 else value * k - peak * k
+    exponent = value * k - peak * k if bare and factor <= 1 else (value - peak) * k
     return Apply("exp2", (exponent,), "f32")
 
 
@@ -68,10 +70,21 @@ def _positive_factor(body: Expr) -> tuple[float, Expr]:
         for number, other in (body.args, body.args[::-1]):
             if isinstance(number, Const) and 0 < number.value < inf:
                 return float(number.value), other
-    if body.function == "select" and isinstance(body.args[2], Const) and body.args[2].value == -inf:
+    if body.function == "select" and _is_hidden(body.args[2]):
         factor, seen = _positive_factor(body.args[1])
         return factor, Apply("select", (body.args[0], seen, body.args[2]), body.dtype)
     return 1.0, body
+
+
+def _shown(body: Expr) -> Expr:
+    """A body where no mask hides it."""
+    while isinstance(body, Apply) and body.function == "select" and _is_hidden(body.args[2]):
+        body = body.args[1]
+    return body
+
+
+def _is_hidden(value: Expr) -> bool:
+    return isinstance(value, Const) and value.value == -inf
 
 
 def _instead(body: Expr, old: Expr, new: Expr) -> Expr:
