@@ -121,8 +121,8 @@ def _products(cases: dict[tuple[str, str, str], dict[str, Row]], measured: dict[
 
 
 def _chains(cases: dict[tuple[str, str, str], dict[str, Row]]) -> Iterator[str]:
-    yield "Batches of m x k by k x l by l x n, named by batch, m, n, k and l. The library runs two kernels. Ours is what"
-    yield "the rule chooses, one kernel or two; beside it are both, whatever the rule says."
+    yield "Batches of m x k by k x l by l x n, named by batch, m, n, k and l. The library runs two kernels. Ours is"
+    yield "what the rule chooses, one kernel or two; beside it are both, whatever the rule says."
     yield ""
     yield "| case | type | ours, µs | spread | library, µs | ratio | one kernel, µs | ratio | two, µs | ratio |"
     yield "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
