@@ -72,9 +72,8 @@ class _FusedBlocks:
     def _step(self, index: SSAValue, carried: Sequence[SSAValue], kept: SSAValue | None) -> list[SSAValue]:
         """One tile of the link, and what both products make of it."""
         first, (sums, *before) = self._first(index), carried
-        emitter = first.emitter()
-        emitter.contract = emitter.narrow = True
-        link = self._link(first, emitter, first.shaped(first.sums(kept)), index)
+        link = self._link(first, _emitter(first), first.shaped(first.sums(kept)), index)
+        emitter = _emitter(first)  # one that knows no value of the link yet
         link = self._existing(link, emitter)
         factor, after = link, dict[str, Value]()
         if self.tree.rows:
@@ -222,3 +221,10 @@ class _FusedBlocks:
             end = max(0, step) if largest else min(0, step)
             found += Affine(end * (dim.size - 1), {dim: -step})
         return self.builder.affine(found, self.rows.counters)
+
+
+def _emitter(tile: BlockTile) -> BodyEmitter:
+    """What emits expressions of the elements of a tile."""
+    emitter = tile.emitter()
+    emitter.contract = emitter.narrow = True
+    return emitter

@@ -168,6 +168,17 @@ def test_k_tiles_of_the_first_product() -> None:
     assert "@L1 for k:3" in print_tree(from_json(tree))
 
 
+def test_keys_that_end_within_a_tile_of_scores_that_nothing_changes() -> None:
+    """Elements behind the last key have no weight: a row of small scores would see them as 0."""
+    builder = GraphBuilder("bare")
+    q, k, v = (builder.input(name, (1, rows, 16), "f16") for name, rows in (("q", 20), ("k", 35), ("v", 35)))
+    graph = builder.finish([attention(q, k, v)])
+    given = inputs(graph)
+    given[0][:], given[1][:] = 0.5, -0.5
+    (wanted,) = evaluate(graph, given)
+    np.testing.assert_allclose(computed(graph, given), wanted.astype(np.float64), rtol=2e-3, atol=2e-3)
+
+
 def test_rows_that_are_masked_completely_are_nan() -> None:
     graph = attending((20, 40, 16), causal=True, causal_offset=-4)
     given = inputs(graph)
