@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given as draws
 from hypothesis import settings
 from hypothesis import strategies as st
+from xdsl.dialects import scf
 
 from tests.covering import tries
 from tilewright.codegen.nvptx.pipeline import generate
@@ -28,6 +29,7 @@ from tilewright.expr.ops.attention import attention
 from tilewright.expr.text import parse_graph
 from tilewright.instruction.block_tiles import is_warpgroup
 from tilewright.instruction.gpu_products import matrix_records
+from tilewright.kernel import dialect as tile
 from tilewright.machine.registry import resolve
 from tilewright.operator.fused_blocks import fused_blocks
 from tilewright.options import Options
@@ -217,6 +219,15 @@ def test_hidden_tiles_are_left_out() -> None:
     seen = [(min(end, 400) - 1) // link + 1 for end in range(rows, 400 + rows, rows)]
     assert sum(seen) < len(seen) * -(-400 // link)
     assert launched(masked) * len(seen) * -(-400 // link) == launched(every) * sum(seen)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_masks_of_the_link_are_in_tiles_that_want_them(causal: bool) -> None:
+    plan = planned(attending((64, 300, 16), causal=causal))
+    program = gpu.tile_program(plan, Placement(plan), resolve("sm_90"))  # type: ignore[arg-type]
+    selects = [op for op in program.walk() if isinstance(op, tile.SelectOp)]
+    assert len(selects) == 1 + causal  # of the end of the link, of the mask
+    assert {type(op.parent_op()) for op in selects} == {scf.IfOp}
 
 
 def launched(graph: Graph) -> int:
