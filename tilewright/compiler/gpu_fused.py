@@ -142,7 +142,8 @@ def _problem(pair: Sequence[MappedProduct], parts: Sequence[Group]) -> FusedProb
     hidden = hidden_part(node.body, node.axes[parts[0].main.axes.index(first.columns)]) if softmax else 0.0
     m, link, k = first.sizes
     size, batches = dtypes.size_bytes(first.a.dtype), iterations(first.outer)
-    return FusedProblem(batches, m, link, second.columns.size, k, size, softmax, hidden)
+    reads = any(read.tensor != parts[0].main.output for read in node.reads()) and node != parts[0].main
+    return FusedProblem(batches, m, link, second.columns.size, k, size, softmax, hidden, reads)
 
 
 def _cycles_apart(planning: Planning, parts: Sequence[Group], machine: Gpu) -> float:

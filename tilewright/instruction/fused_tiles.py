@@ -35,6 +35,9 @@ LANES_PER_CYCLE, EXPONENTIALS_PER_CYCLE = 128, 16  # of a multiprocessor, by CUD
 TRIP_CYCLES = {False: 1000, True: 420}  # of a tile of the link, for what orders it: of single warps, of groups of four
 OVERLAP_LOSS = 0.5  # of the time of what should be hidden behind something longer
 ALONE_LOSS = 0.8  # the same where one group of four warps computes, whose products wait for what it makes of them
+# Counted in compiled kernels, the most: shared memory that layouts of what an epilogue reads take, in bytes for an
+# element of the link beside products of four warps.
+READ_BYTES = 36
 
 # Assumed.
 SPARE_REGISTERS = 40  # of a thread, for addresses, rows and what passes
@@ -55,7 +58,8 @@ class FusedTile:
 class FusedProblem:
     """Sizes of two products: so many batches of m x l x k and m x n x l, of elements of `size` bytes.
 
-    `softmax` says that there is one between them, `hidden` which part of the link a mask hides tile by tile.
+    `softmax` says that there is one between them, `hidden` which part of the link a mask hides tile by tile, `reads`
+    whether the epilogue of the first one reads memory.
     """
 
     batches: int
@@ -66,6 +70,7 @@ class FusedProblem:
     size: int
     softmax: bool
     hidden: float = 0.0
+    reads: bool = False
 
 
 def choose_tile(
@@ -131,11 +136,12 @@ def registers(tile: FusedTile, problem: FusedProblem) -> int:
 
 
 def shared_bytes(tile: FusedTile, problem: FusedProblem) -> int:
-    """Shared memory of a block: a of the first product, and the other factors in every stage."""
+    """Shared memory of a block: a of the first product, the other factors in every stage, what masks pass through."""
     shape = tile.shape
     kept = shape.depth >= problem.k
     slices = shape.link * (shape.depth + shape.columns) + (0 if kept else shape.rows * shape.depth)
-    return ((shape.rows * shape.depth if kept else 0) + shape.stages * slices) * problem.size
+    passing = READ_BYTES * shape.rows * shape.link if problem.reads and is_warpgroup(tile.records[0]) else 0
+    return ((shape.rows * shape.depth if kept else 0) + shape.stages * slices) * problem.size + passing
 
 
 def tile_cycles(tile: FusedTile, problem: FusedProblem, machine: Gpu) -> float:

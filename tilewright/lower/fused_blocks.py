@@ -74,7 +74,6 @@ class _FusedBlocks:
         first, (sums, *before) = self._first(index), carried
         link = self._link(first, _emitter(first), first.shaped(first.sums(kept)), index)
         emitter = _emitter(first)  # one that knows no value of the link yet
-        link = self._existing(link, emitter)
         factor, after = link, dict[str, Value]()
         if self.tree.rows:
             factor, after = self._weights(link, self._named(before), emitter)
@@ -89,7 +88,7 @@ class _FusedBlocks:
         builder, link, body = self.builder, self.link, first.work.epilogue
         last = last_seen(body, link.axis) if self.tree.rows else None
         whole = body if last is None else without_mask(body, link.axis)
-        ends = [builder.index(link.axis.size)] if self.tree.rows and link.rest else []
+        ends = [builder.index(link.axis.size)] if link.rest else []
         if last is not None and whole != body:
             ends.append(builder.add(self._at_rows(last, False), builder.index(1)))
         if not ends:

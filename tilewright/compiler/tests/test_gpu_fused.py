@@ -253,6 +253,13 @@ def test_where_it_pays_both_numbers_are_told() -> None:
     assert len(planned(attending((1024, 1024, 64)), Options(cache=False, fuse="never")).kernels) == 3
 
 
+def test_a_mask_in_memory_has_room_beside_products_of_four_warps() -> None:
+    """Its layouts pass through shared memory, which the tile leaves for them."""
+    graph = attending((1024, 1024, 64), heads=(16, 4), mask="bool", causal=True)
+    assert "wgmma" in fusion(planned(graph, Options(cache=False), "sm_90a")).chosen
+    compile_graph(graph, "sm_90a", options=Options(cache=False), device="emulator")
+
+
 @pytest.mark.parametrize(
     ("graph", "rule"),
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,6 +16,7 @@ from tilewright.expr.evaluate import evaluate
 from tilewright.expr.text import parse_graph
 from tilewright.operator.hidden import hidden_part, last_seen, without_mask
 
+Array = np.ndarray[Any, Any]
 B, I, L = 3, 7, 11
 SIDES = st.builds("{}*b + {}*i + {}".format, st.integers(-2, 2), st.integers(-3, 3), st.integers(-9, 14))
 FACTORS = st.sampled_from(["1*l", "1*l", "1*l", "-1*l", "2*l", "0*l"])
@@ -21,7 +24,7 @@ COMPARED = st.builds("{} {} {}".format, FACTORS, st.sampled_from(["<=", "<", ">=
 CONDITIONS = st.one_of(COMPARED, st.builds("({}) {} ({})".format, COMPARED, st.sampled_from(["and", "or"]), COMPARED))
 
 
-def masked(conditions: list[str], hidden: str = "-inf") -> tuple[Expr, tuple[Axis, ...], np.ndarray]:
+def masked(conditions: list[str], hidden: str = "-inf") -> tuple[Expr, tuple[Axis, ...], Array]:
     """Numbers behind masks, one in the other, the loops b, i and l, and which elements are seen."""
     body = "x[b, i, l]"
     for each in conditions:
@@ -32,10 +35,11 @@ def masked(conditions: list[str], hidden: str = "-inf") -> tuple[Expr, tuple[Axi
     return node.body, node.axes, np.isfinite(values)
 
 
-def at(form: Affine, axes: tuple[Axis, ...]) -> np.ndarray:
+def at(form: Affine, axes: tuple[Axis, ...]) -> Array:
     """The value of a form at every point of the loops."""
     grid = np.indices((B, I, L))
-    return form.constant + sum(form.coefficient(axis) * grid[n] for n, axis in enumerate(axes))
+    moved = [form.coefficient(axis) * grid[n] for n, axis in enumerate(axes)]
+    return np.asarray(form.constant + sum(moved))
 
 
 @settings(max_examples=tries(100, full=1000), deadline=None)
