@@ -3,6 +3,7 @@
 A tile of the link is the result of the first product with its epilogue, perhaps the weights of a softmax whose largest
 values run on from tile to tile, and the factor a of the second product. What is summed before a value changes is
 multiplied by what `Follows.factor` says. Tiles of which a mask hides every element are left out.
+Infinities and NaNs of the second product's other factor do not reach the result from there.
 """
 
 from __future__ import annotations
