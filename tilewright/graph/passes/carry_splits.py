@@ -50,8 +50,10 @@ def _merged(node: Compute) -> LoopSplit | None:
     if node.accum is not None or not isinstance(node.body, Read) or len(node.body.indices) <= len(node.axes):
         return None
     split = LoopSplit({axis: strides_of(node.body, axis) for axis in node.axes})
-    same = any(split.strides.values()) and simplify(node.body.tensor[split.places(node.axes)]) == node.body
-    return split if same else None
+    places = split.places(node.axes)
+    if not any(split.strides.values()) or len(places) != len(node.body.indices):  # dimensions of extent 1 aside
+        return None
+    return split if simplify(node.body.tensor[places]) == node.body else None
 
 
 def _carried(

@@ -30,7 +30,7 @@ def shared_heads(queries: int, keys: int, output: bool = False) -> Graph:
 
 def passed(graph: Graph) -> tuple[Graph, Graph]:
     """The graph with split channels, and with these carried on."""
-    split = SplitChannels().apply(Rewritten.of(graph))
+    split = SplitChannels().apply(Rewritten(graph))
     return split.graph, CarrySplits(lambda node: product_factors(node) is not None).apply(split).graph
 
 
@@ -56,6 +56,7 @@ def test_an_output_between_stays_whole() -> None:
         "y: f32[i:5] += m[h, i] over h:4",  # sums over what is merged
         "y: f32[h:4, i:5] = m[h, i] * 2.0",  # ends in no product
         "y: f32[h:4, j:3] += m[h, i] * B[i, j] over i:5",  # a product over the merged loop
+        "y: f32[u:1, x:20] = m[x // 5, x % 5]",  # a view with a dimension of extent 1
     ],
 )
 def test_what_stays_merged(last: str) -> None:

@@ -155,3 +155,9 @@ def least(value: SSAValue) -> int | None:
 
 
 _BOUNDED = (arith.AddiOp, arith.MuliOp, arith.MinSIOp, arith.MinUIOp, arith.DivUIOp, arith.RemUIOp)
+
+
+def has_trip(loop: scf.ForOp) -> bool:
+    """Whether a loop is seen to have a trip."""
+    low, step, first = linear_form(loop.lb), linear_form(loop.step), least(loop.ub)
+    return not low.factors and not step.factors and first is not None and first > low.constant

@@ -17,6 +17,7 @@ from tilewright.kernel.dialect import INDEX, BlockRankOp, FuncOp, ProgramIdOp, R
 from tilewright.kernel.facts import facts_of
 from tilewright.kernel.passes.common.effects import PURE
 from tilewright.kernel.passes.common.settings import at_least
+from tilewright.kernel.passes.hopper.linear_form import has_trip
 from tilewright.kernel.passes.hopper.tensor_copies import trips_of
 from tilewright.kernel.rewrite import insert_before, replace_by_values
 from tilewright.kernel.tile_types import i64s
@@ -31,9 +32,9 @@ class PersistentPass(ModulePass):
                scf.for %t = (program_id 0) to 2048 step 132 { %m = %t / 32 mod 64  … } }
     Circular buffers go on from tile to tile, so that the copies of the next one start while this one is stored. Where
     some tiles use them more often than others, the loop carries the number of uses so far. Legal where the loops round
-    what fills a circular buffer have bounds that stand in the kernel itself. Grids of no more programs than `blocks`
-    (the multiprocessors of the machine, where 0) stay; several blocks that run a program take as many. Comes after
-    `tensor-copies`.
+    what fills a circular buffer have as many trips in every program, or are seen to have one and have bounds that stand
+    in the kernel itself. Grids of no more programs than `blocks` (the multiprocessors of the machine, where 0) stay;
+    several blocks that run a program take as many. Comes after `tensor-copies`.
     """
 
     name = "persistent"
@@ -57,11 +58,14 @@ class PersistentPass(ModulePass):
 def _is_counted(circular: circular_buffer.CircularOp) -> bool:
     """Whether a tile can say how often it uses a circular buffer: how many trips the loops round its fill have."""
     return all(
-        _is_same_everywhere(bound)
-        or (isinstance(bound.owner, Operation) and isinstance(bound.owner.parent_op(), FuncOp))
+        all(map(_is_same_everywhere, bounds)) or (has_trip(loop) and all(map(_stands_in_kernel, bounds)))
         for loop in _loops_of(circular)
-        for bound in (loop.lb, loop.ub, loop.step)
+        for bounds in [(loop.lb, loop.ub, loop.step)]
     )
+
+
+def _stands_in_kernel(value: SSAValue) -> bool:
+    return isinstance(value.owner, Operation) and isinstance(value.owner.parent_op(), FuncOp)
 
 
 def _is_used_alike(circular: circular_buffer.CircularOp) -> bool:

@@ -12,7 +12,7 @@ from tilewright.dataclass import dataclass
 from tilewright.kernel import circular_buffer
 from tilewright.kernel.dialect import INDEX, CompareOp, FuncOp, operations
 from tilewright.kernel.passes.common.trip import again, computed
-from tilewright.kernel.passes.hopper.linear_form import largest, least, linear_form
+from tilewright.kernel.passes.hopper.linear_form import has_trip, largest, linear_form
 from tilewright.kernel.passes.hopper.tensor_copies import trips_of
 from tilewright.kernel.rewrite import erase, insert_before
 
@@ -114,11 +114,9 @@ def _use(product: circular_buffer.StagedDotOp, body: Block) -> _Use | None:
 
 def _has_trips(loop: scf.ForOp) -> bool:
     """Whether a loop is seen to have one, and may have more than `FEW`."""
-    low, high, step = linear_form(loop.lb), linear_form(loop.ub), linear_form(loop.step)
-    first, most = least(loop.ub), largest(high)
-    if low.factors or step.factors or first is None or first <= low.constant:
-        return False
-    return most is None or most - low.constant > FEW * step.constant
+    most = largest(linear_form(loop.ub))
+    low, step = (linear_form(bound).constant for bound in (loop.lb, loop.step))
+    return has_trip(loop) and (most is None or most - low > FEW * step)
 
 
 def _readers(value: SSAValue, loop: scf.ForOp) -> list[Operation]:

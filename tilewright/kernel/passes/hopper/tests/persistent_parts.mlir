@@ -1,10 +1,12 @@
 // RUN: tilewright opt -p split-k{splits=2} -p tensor-copies -p persistent %s | filecheck %s
 
-// Three trips in two parts: the second part has one, the first two. Uses of a circular buffer cannot be numbered on from tile to
-// tile by how many tiles there were: the blocks do not stay.
+// Three trips in two parts: the second part has one, the first two. The loop over tiles carries how many uses of the circular
+// buffer there were.
 // CHECK-LABEL: @three_parts
-// CHECK-SAME:    grid [2, 4]
+// CHECK-SAME:    grid [2]
 // CHECK:         tile.circular_buffer 1
+// CHECK:         scf.for
+// CHECK-SAME:    -> (index)
 
 // Four trips in two parts are as many for each.
 // CHECK-LABEL: @four_parts
