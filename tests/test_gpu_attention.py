@@ -178,12 +178,15 @@ def test_attention_of_four_warps(sizes: Sizes, block: tuple[int, int], dtype: st
     ids=str,
 )  # fmt: skip
 def test_attention_by_powers_of_two(sizes: Sizes, block: tuple[int, int], dtype: str, causal: bool) -> None:
-    """The result leaves by boxes, too; where all blocks do as much, two of them compute one tile after the other."""
+    """The result leaves by boxes, too; where all blocks do as much, two of them compute one tile after the other.
+
+    Blocks of causal attention may, where their loops are seen to have a trip.
+    """
     program = programs.attention_by_powers_of_two
     module, code, _ = wide(sizes, block, causal, dtype, program=program, result=dtype, blocks=2)
     (kernel,) = (op for op in module.body.ops if isinstance(op, FuncOp))
     many = sizes[0] * -(-sizes[1] // block[0]) > 2
-    assert not many or (kernel.programs == 2) != causal
+    assert not many or causal or kernel.programs == 2
     assert "mma.sync" not in code.ptx
     assert "ldmatrix" not in code.ptx
     assert re.search(r"cp\.async\.bulk\.tensor\.[23]d\.global\.shared", code.ptx)

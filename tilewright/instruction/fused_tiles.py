@@ -36,7 +36,7 @@ TRIP_CYCLES = {False: 1000, True: 420}  # of a tile of the link, for what orders
 OVERLAP_LOSS = 0.5  # of the time of what should be hidden behind something longer
 ALONE_LOSS = 0.8  # the same where one group of four warps computes, whose products wait for what it makes of them
 # Counted in compiled kernels, the most: shared memory that layouts of what an epilogue reads take, in bytes for an
-# element of the link beside products of four warps.
+# element of the link.
 READ_BYTES = 36
 
 # Assumed.
@@ -140,7 +140,7 @@ def shared_bytes(tile: FusedTile, problem: FusedProblem) -> int:
     shape = tile.shape
     kept = shape.depth >= problem.k
     slices = shape.link * (shape.depth + shape.columns) + (0 if kept else shape.rows * shape.depth)
-    passing = READ_BYTES * shape.rows * shape.link if problem.reads and is_warpgroup(tile.records[0]) else 0
+    passing = READ_BYTES * shape.rows * shape.link if problem.reads else 0
     return ((shape.rows * shape.depth if kept else 0) + shape.stages * slices) * problem.size + passing
 
 

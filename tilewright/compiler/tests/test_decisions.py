@@ -116,7 +116,7 @@ def test_kernels_of_gpus_have_the_cycles_of_their_rule() -> None:
     decisions = [Decision.from_json(each) for each in plan["decisions"]]
     decided = {each.subject: each.cost.cycles or 0 for each in decisions if each.cost is not None}
     assert launches == {
-        "matmul.acc_parts": round(decided["block of matmul.acc"]), "matmul.acc": 0, "y": round(decided["tile of y"])
+        "matmul.acc.parts": round(decided["block of matmul.acc"]), "matmul.acc": 0, "y": round(decided["tile of y"])
     }  # fmt: skip
     assert f"{launches['y']:,} cycles predicted" in module.explain()
     trees = {"y": plan["trees"]["y"]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from heapq import heappop, heappush
 from typing import ClassVar
 
 from tilewright.dataclass import dataclass
@@ -33,16 +34,15 @@ class CarrySplits:
     name: ClassVar[str] = "carry-splits"
 
     def apply(self, state: Rewritten) -> Rewritten:
-        graph, decisions = state.graph, list(state.decisions)
-        for merge in state.graph.nodes:
-            split = _merged(merge)
-            if split is None or graph.loops:
-                continue
-            carried = _carried(graph, merge, split, self.is_product)
-            if carried is not None:
-                graph, ends = carried
-                decisions.append(Decision(f"storage of {merge.name}", "in parts", f"{ends} takes it apart again"))
-        return replace(state, graph=graph, decisions=tuple(decisions))
+        merges = {node.name: split for node in state.graph.nodes if (split := _merged(node)) is not None}
+        if not merges or state.graph.loops:
+            return state
+        carrying, decisions = _Carrying(state.graph, self.is_product), list(state.decisions)
+        for name, split in merges.items():
+            ends = carrying.carry(name, split)
+            if ends:
+                decisions.append(Decision(f"storage of {name}", "in parts", f"{ends} takes it apart again"))
+        return replace(state, graph=carrying.finished(), decisions=tuple(decisions))
 
 
 def _merged(node: Compute) -> LoopSplit | None:
@@ -56,39 +56,66 @@ def _merged(node: Compute) -> LoopSplit | None:
     return split if simplify(node.body.tensor[places]) == node.body else None
 
 
-def _carried(
-    graph: Graph, merge: Compute, split: LoopSplit, is_product: Callable[[Compute], bool]
-) -> tuple[Graph, str] | None:
-    """The graph without a merge, and the names of the products that take its parts; None where that is not legal."""
-    assert isinstance(merge.body, Read), "it was looked at"
-    outputs, taken = {tensor.name for tensor in graph.outputs}, set(graph.tensors()) | set(graph.constants)
-    parts: dict[str, tuple[Tensor, LoopSplit]] = {merge.name: (merge.body.tensor, split)}
-    made: dict[str, Compute] = {}
-    ends: list[str] = []
-    for node in graph.nodes:
-        if node.name == merge.name or not any(tensor.name in parts for tensor in node.inputs()):
-            continue
+class _Carrying:
+    """The nodes of a graph while some go on in parts."""
+
+    def __init__(self, graph: Graph, is_product: Callable[[Compute], bool]) -> None:
+        self.graph, self.is_product = graph, is_product
+        self.outputs = {tensor.name for tensor in graph.outputs}
+        self._taken = set(graph.tensors()) | set(graph.constants)
+        self._nodes: dict[str, Compute | None] = {node.name: node for node in graph.nodes}  # None: it is left out
+        self._places = {node.name: place for place, node in enumerate(graph.nodes)}
+        self._readers = {name: [node.name for node in found] for name, found in graph.consumers().items()}
+
+    def finished(self) -> Graph:
+        return replace(self.graph, nodes=tuple(node for node in self._nodes.values() if node is not None))
+
+    def carry(self, name: str, split: LoopSplit) -> str:
+        """Leave out a merge; gives the names of the products that take its parts, "" where that is not legal."""
+        merge = self._nodes[name]
+        assert merge is not None, "each merge is looked at once"
+        assert isinstance(merge.body, Read), "it was looked at"
+        if name in self.outputs:
+            return ""
+        parts: dict[str, tuple[Tensor, LoopSplit]] = {name: (merge.body.tensor, split)}
+        made: dict[str, Compute | None] = {name: None}
+        ends, waiting = list[str](), self._after(name)
+        while waiting:  # in the order of the graph: what a node reads is in parts by then
+            _, reader = heappop(waiting)
+            node = self._nodes[reader]
+            if reader in made or node is None:
+                continue
+            found = self._of_parts(node, parts)
+            if found is None:
+                return ""
+            made[reader], own = found
+            if own is None:
+                ends.append(reader)
+                continue
+            parts[reader] = found[0].output, own
+            for each in self._after(reader):
+                heappush(waiting, each)
+        self._nodes.update(made if ends else {})
+        return ", ".join(ends)
+
+    def _after(self, name: str) -> list[tuple[int, str]]:
+        return sorted((self._places[reader], reader) for reader in self._readers.get(name, ()))
+
+    def _of_parts(
+        self, node: Compute, parts: dict[str, tuple[Tensor, LoopSplit]]
+    ) -> tuple[Compute, LoopSplit | None] | None:
+        """A node that reads parts: a product that takes them apart, or one in parts too; None where it is neither."""
         if node.ordered:
             return None
         body = simplify(transform(node.body, lambda expr: _of_parts(expr, parts)))
         own = LoopSplit({axis: strides_of(body, axis) for axis in node.axes})
         if not any(own.strides.values()):
-            if not is_product(node) or not _is_affine(body):
-                return None
-            made[node.name] = replace(node, body=body)
-            ends.append(node.name)
-            continue
-        if node.name in outputs or is_product(node):
+            return (replace(node, body=body), None) if self.is_product(node) and _is_affine(body) else None
+        if node.name in self.outputs or self.is_product(node):
             return None
-        inner, _ = own.apply(replace(node, body=body), claim(f"{node.name}.split", taken))
+        inner, _ = own.apply(replace(node, body=body), claim(f"{node.name}.split", self._taken))
         inner = replace(inner, body=simplify(inner.body))
-        if not _is_affine(inner.body):
-            return None
-        made[node.name], parts[node.name] = inner, (inner.output, own)
-    if not ends or merge.name in outputs:
-        return None
-    nodes = tuple(made.get(node.name, node) for node in graph.nodes if node.name != merge.name)
-    return replace(graph, nodes=nodes), ", ".join(ends)
+        return (inner, own) if _is_affine(inner.body) else None
 
 
 def _of_parts(expr: Expr, parts: dict[str, tuple[Tensor, LoopSplit]]) -> Expr | None:

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 
 import pytest
 
+from tilewright.reproduce.chimera import cpu
 from tilewright.reproduce.claim import Claim
 from tilewright.reproduce.experiment import EXPERIMENTS, Report
 from tilewright.reproduce.matmul import worked_cases
@@ -22,6 +23,7 @@ REPORTS: dict[str, Callable[[], Report]] = {
     "amos-cpu": compared,
     "chimera-orders": reports.chimera_orders,
     "chimera-traffic": reports.chimera_traffic,
+    "chimera-cpu": lambda: cpu.report(("G10",), turns=1),
     "mlir-matmul": reports.matmul_ablation,
     "tileflow-edge": reports.tileflow_edge,
     "tileflow-cloud": reports.tileflow_cloud,
@@ -32,6 +34,12 @@ REPORTS: dict[str, Callable[[], Report]] = {
 # What only a device or a program that is not here can decide, by the starts of names and subjects.
 DEVICES = {
     "amos-cpu": ("spec3-E9 gain over", "spec3-E10 gain over", "spec3-E13 gain over"),
+    "chimera-cpu": (
+        "spec1-E1 batch GEMM chains: gain over",
+        "spec1-E2 batch GEMM chains, softmax: gain over",
+        "spec1-E3 conv",
+        "spec1-E9 most gain over a compiler",
+    ),
     "mlir-matmul": ("ablation on the device", "products on the device"),
     "tileflow-accuracy": ("spec1-E14 cycles by Timeloop", "spec1-E14 energy by Timeloop"),
 }
