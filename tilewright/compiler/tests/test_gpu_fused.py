@@ -142,6 +142,24 @@ def test_blocks_that_stay_count_trips_of_uneven_tiles(
     np.testing.assert_allclose(found, wanted.astype(np.float64), rtol=2e-3, atol=4e-3)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_blocks_that_stay_with_k_tiles_in_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, causal: bool
+) -> None:
+    """Bounds of the loop over k tiles are made within the loop over tiles of the link."""
+    monkeypatch.setattr(gpu_fused, "matrix_records", lambda *given: list(filter(is_warpgroup, matrix_records(*given))))
+    few = tmp_path / "few.yaml"
+    few.write_text("name: few\nextends: sm_90a\nmultiprocessors: 2\n")
+    graph = attending((150, 70, 136), causal=causal, causal_offset=9 if causal else 0)
+    given = inputs(graph)
+    (kernel,) = planned(graph, machine=str(few)).kernels
+    assert not fused_blocks(kernel.scheduled).keeps_a
+    (wanted,) = evaluate(graph, given)
+    np.testing.assert_allclose(
+        computed(graph, given, machine=str(few)), wanted.astype(np.float64), rtol=2e-3, atol=4e-3
+    )
+
+
 @settings(max_examples=tries(3, full=20), deadline=None)
 @draws(
     sizes=st.tuples(st.integers(1, 2), st.integers(2, 90), *[st.integers(2, 40)] * 2, st.integers(2, 90)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 
 from xdsl.context import Context
@@ -18,7 +19,7 @@ from tilewright.kernel.facts import facts_of
 from tilewright.kernel.passes.common.effects import PURE
 from tilewright.kernel.passes.common.settings import at_least
 from tilewright.kernel.passes.hopper.linear_form import has_trip
-from tilewright.kernel.passes.hopper.tensor_copies import trips_of
+from tilewright.kernel.passes.hopper.tensor_copies import trips_between
 from tilewright.kernel.rewrite import insert_before, replace_by_values
 from tilewright.kernel.tile_types import i64s
 
@@ -130,6 +131,15 @@ def _number_tiles(loop: scf.ForOp, extents: tuple[int, ...]) -> None:
         replace_by_values(op, [own])
 
 
+def _outside(value: SSAValue, loop: scf.ForOp, add: Callable[[Operation], SSAValue]) -> SSAValue:
+    """A number of every program that is made within a loop, made again before it."""
+    owner = value.owner
+    if not isinstance(owner, Operation) or not loop.is_ancestor(owner):
+        return value
+    made = owner.clone({operand: _outside(operand, loop, add) for operand in owner.operands})
+    return add(made)
+
+
 def _go_on(circular: circular_buffer.CircularOp, outer: scf.ForOp, changing: list[circular_buffer.CircularOp]) -> None:
     """Uses are numbered on from tile to tile; `outer` carries how many there were of those that are `changing`."""
     users = {use.operation for result in circular.results for use in result.uses}
@@ -150,7 +160,8 @@ def _go_on(circular: circular_buffer.CircularOp, outer: scf.ForOp, changing: lis
 
     def times_trips(total: SSAValue) -> SSAValue:
         for each in loops:
-            total = add(arith.MuliOp(total, trips_of(each, add)))
+            bounds = [_outside(bound, loops[-1], add) for bound in (each.lb, each.ub, each.step)]
+            total = add(arith.MuliOp(total, trips_between(bounds[0], bounds[1], bounds[2], add)))
         return total
 
     if circular in changing:

@@ -537,6 +537,11 @@ def _number(loop: scf.ForOp, add: Add) -> SSAValue:
 
 def trips_of(loop: scf.ForOp, add: Add) -> SSAValue:
     """How many trips a loop has that has any."""
-    distance = add(arith.SubiOp(loop.ub, loop.lb))
-    almost = add(arith.SubiOp(loop.step, add(arith.ConstantOp(IntegerAttr(1, INDEX)))))
-    return add(arith.DivUIOp(add(arith.AddiOp(distance, almost)), loop.step))
+    return trips_between(loop.lb, loop.ub, loop.step, add)
+
+
+def trips_between(low: SSAValue, high: SSAValue, step: SSAValue, add: Add) -> SSAValue:
+    """How many steps it takes from `low` to `high`, one at least."""
+    distance = add(arith.SubiOp(high, low))
+    almost = add(arith.SubiOp(step, add(arith.ConstantOp(IntegerAttr(1, INDEX)))))
+    return add(arith.DivUIOp(add(arith.AddiOp(distance, almost)), step))
