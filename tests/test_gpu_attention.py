@@ -227,9 +227,12 @@ def test_blocks_with_most_work_can_come_first() -> None:
     """A block's number is one that passes take no further apart: boxes are found, and products overlap."""
     sizes = (2, 512, 64)
     text = programs.attention_by_powers_of_two(sizes, (64, 64), (4, 1), True, "wgmma_m64n{n}k16_f16_f32", "f16", "f16")
-    back = "%n = arith.constant 8 : index\n  %n1 = arith.constant 7 : index\n  %turned = arith.subi %n1, %p : index\n"
+    reversed_number = (
+        "%n = arith.constant 8 : index\n  %n1 = arith.constant 7 : index\n  %opposite = arith.subi %n1, %p : index\n"
+    )
     text = text.replace(
-        "%i = arith.muli %p", f"{back}  %back = arith.remui %turned, %n : index\n  %i = arith.muli %back"
+        "%i = arith.muli %p",
+        f"{reversed_number}  %reversed = arith.remui %opposite, %n : index\n  %i = arith.muli %reversed",
     )
     module, code, _ = check_text(text, sizes, True, hopper(), result="f16")
     assert re.search(r"cp\.async\.bulk\.tensor\.[23]d\.global\.shared", code.ptx)

@@ -1,4 +1,4 @@
-"""Lines of products of which each reads the one before it, with rows between them: which groups may be one kernel.
+"""Chains of products of which each reads the one before it, with rows between them: which groups may be one kernel.
 
 What is here holds for every machine: loops that the groups share, and their statements over these.
 """
@@ -52,7 +52,7 @@ def join(planning: Planning, steps: Sequence[Group | Loop], judged: Judge) -> li
     for place, step in enumerate(steps):
         if not isinstance(step, Group) or step.kind != "product":
             continue
-        for parts in lines_to(step, groups):
+        for parts in chains_to(step, groups):
             if any(part.name in taken for part in parts):
                 continue
             found, decision = judged(parts)
@@ -93,7 +93,7 @@ def _require_not_given(planning: Planning, parts: Sequence[Group], decision: Dec
             raise InvalidTree(f"there is no such kernel: {decision.refused[0].rule}", help=APART)
 
 
-def lines_to(consumer: Group, groups: Mapping[str, Group]) -> Iterator[tuple[Group, ...]]:
+def chains_to(consumer: Group, groups: Mapping[str, Group]) -> Iterator[tuple[Group, ...]]:
     """A product that a product reads, or reads through one kernel of rows, with what is between."""
     for name in dict.fromkeys(tensor.name for tensor in consumer.main.inputs()):
         producer = groups.get(name)

@@ -81,7 +81,7 @@ def _largest(condition: Expr, loop: Axis) -> Affine | None:
     low, high = affine(condition.args[left]), affine(condition.args[right])
     if low is None or high is None:
         return None
-    room = high + low.scaled(-1)
-    if room.coefficient(loop) != -1:
+    difference = high + low.scaled(-1)
+    if difference.coefficient(loop) != -1:
         return None
-    return room + Affine(-distance, {loop: 1})
+    return difference + Affine(-distance, {loop: 1})

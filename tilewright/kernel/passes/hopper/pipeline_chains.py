@@ -135,7 +135,7 @@ def _overlap(chain: _Chain) -> None:
     carried[chain.carried] = chain.second.c
     carried.append(chain.second.a)
     started = [values.get(value, value) for value in carried]
-    _turn(chain, carried)
+    _next_trip(chain, carried)
     following = arith.AddiOp(loop.lb, loop.step)
     insert_before(loop, following)
     _wait_ahead(chain, following.result, loop)
@@ -149,7 +149,7 @@ def _overlap(chain: _Chain) -> None:
     erase(loop)
 
 
-def _turn(chain: _Chain, carried: list[SSAValue]) -> None:
+def _next_trip(chain: _Chain, carried: list[SSAValue]) -> None:
     """A trip of the loop: the second product is that of the trip before, and what it takes is carried."""
     second, first, use, block = chain.second, chain.first, chain.use, chain.loop.body.block
     sums, factor = block.args[1 + chain.carried], block.insert_arg(second.a.type, len(block.args))
@@ -168,13 +168,13 @@ def _turn(chain: _Chain, carried: list[SSAValue]) -> None:
     _wait_ahead(chain, following.result, reader)
     block.detach_op(use.fill)
     insert_before(reader, done, circular_buffer.ConsumerReleaseOp(use.state, before.result), use.fill)
-    turned = scf.YieldOp(*(done.result if value is sums else value for value in carried))
-    insert_before(last, turned)
+    yielded = scf.YieldOp(*(done.result if value is sums else value for value in carried))
+    insert_before(last, yielded)
     for op in (last, use.release, chain.finish, second, use.wait, chain.ahead.wait):
         erase(op)
-    if all(each.operation is turned for each in made.results[0].uses):  # it takes the registers of the factor before
+    if all(each.operation is yielded for each in made.results[0].uses):  # it takes the registers of the factor before
         block.detach_op(made)
-        insert_before(turned, made)
+        insert_before(yielded, made)
 
 
 def _wait_ahead(chain: _Chain, counter: SSAValue, place: Operation) -> None:

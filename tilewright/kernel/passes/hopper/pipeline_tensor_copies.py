@@ -50,12 +50,12 @@ class PipelineTensorCopiesPass(ModulePass):
         at_least(1, self, "stages")
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        room = facts_of(op).shared_bytes
+        available = facts_of(op).shared_bytes
         for kernel in op.body.ops:
             if isinstance(kernel, FuncOp) and not kernel.block:
                 found = [op for op in operations(kernel.body) if isinstance(op, circular_buffer.ProduceOp)]
                 fills = [fill for each in found if (fill := _fill(each)) is not None]
-                stages = min(stages_of(kernel, self.stages), _fitting(fills, kernel, room)) if fills else 1
+                stages = min(stages_of(kernel, self.stages), _fitting(fills, kernel, available)) if fills else 1
                 for loop in dict.fromkeys(fill.loop for fill in fills):
                     _deepen(loop, [fill for fill in fills if fill.loop is loop], stages)
 
@@ -88,8 +88,8 @@ def _fill(fill: circular_buffer.ProduceOp) -> _Fill | None:
     return None if slice_ is None else _Fill(circular, loop, fill, slice_)
 
 
-def _fitting(fills: Sequence[_Fill], kernel: FuncOp, room: int) -> int:
-    """Slots for which there is room beside the tiles that pass through shared memory, each in its own.
+def _fitting(fills: Sequence[_Fill], kernel: FuncOp, available: int) -> int:
+    """Slots that fit beside the tiles that pass through shared memory, each in its own.
 
     Those are what is stored, and what is loaded for first factors that threads hold.
     """
@@ -101,7 +101,7 @@ def _fitting(fills: Sequence[_Fill], kernel: FuncOp, room: int) -> int:
     deeper = [fill.circular for fill in fills]
     others = [op for op in operations(kernel.body) if isinstance(op, circular_buffer.CircularOp) and op not in deeper]
     taken += sum(_slot_bytes(each) * each.slots.value.data for each in others)
-    return max(0, room - taken - OTHER_BYTES) // sum(map(_slot_bytes, deeper))
+    return max(0, available - taken - OTHER_BYTES) // sum(map(_slot_bytes, deeper))
 
 
 def _loads_of_factors(kernel: FuncOp) -> set[tile.LoadOp]:

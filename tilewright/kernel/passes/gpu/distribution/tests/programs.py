@@ -198,6 +198,38 @@ tile.func @k(%a: {a}, %b: {b}, %c: {c}) grid [{-(-m // bm)}, {-(-n // bn)}] {{
 """
 
 
+def _attention_start(
+    sizes: tuple[int, int, int], block: tuple[int, int], warps: tuple[int, int], dtype: str, result: str
+) -> str:
+    """What both programs of attention do before their loop: the block of rows of q, and what the loop starts from."""
+    (heads, rows, width), (own, step) = sizes, block
+    memory, out = f"memref<{heads * rows * width}x{dtype}>", f"memref<{heads * rows * width}x{result}>"
+    q, s = f"tensor<{own}x{width}x{dtype}>", f"tensor<{own}x{step}xf32>"
+    o, r = f"tensor<{own}x{width}xf32>", f"tensor<{own}x1xf32>"
+    return f"""\
+tile.func @k(%q: {memory}, %k: {memory}, %v: {memory}, %o: {out}) grid [{heads}, {-(-rows // own)}]
+    attributes {{warps = array<i64: {warps[0]}, {warps[1]}>}} {{
+  %head = tile.program_id 0
+  %p = tile.program_id 1
+  %own = arith.constant {own} : index
+  %step = arith.constant {step} : index
+  %rows = arith.constant {rows} : index
+  %width = arith.constant {width} : index
+  %size = arith.constant {rows * width} : index
+  %low = arith.constant 0 : index
+  %start = arith.muli %head, %size : index
+  %i = arith.muli %p, %own : index
+  %left = arith.subi %rows, %i : index
+  %ahead = arith.muli %i, %width : index
+  %place = arith.addi %start, %ahead : index
+  %qs = tile.load %q[%place] bounds(%left, %width) strides [{width}, 1] align 16 : {memory} -> {q}
+  %none = arith.constant dense<0.0> : {s}
+  %zero = arith.constant dense<0.0> : {o}
+  %nothing = arith.constant dense<0.0> : {r}
+  %least = arith.constant dense<-1.0e30> : {r}
+"""
+
+
 def attention(
     sizes: tuple[int, int, int],
     block: tuple[int, int],
@@ -235,26 +267,7 @@ def attention(
     %below = arith.andi %inside, %past : {seen}
 """
     return f"""\
-tile.func @k(%q: {memory}, %k: {memory}, %v: {memory}, %o: {result}) grid [{heads}, {-(-rows // own)}]
-    attributes {{warps = array<i64: {warps[0]}, {warps[1]}>}} {{
-  %head = tile.program_id 0
-  %p = tile.program_id 1
-  %own = arith.constant {own} : index
-  %step = arith.constant {step} : index
-  %rows = arith.constant {rows} : index
-  %width = arith.constant {width} : index
-  %size = arith.constant {rows * width} : index
-  %low = arith.constant 0 : index
-  %start = arith.muli %head, %size : index
-  %i = arith.muli %p, %own : index
-  %left = arith.subi %rows, %i : index
-  %ahead = arith.muli %i, %width : index
-  %place = arith.addi %start, %ahead : index
-  %qs = tile.load %q[%place] bounds(%left, %width) strides [{width}, 1] align 16 : {memory} -> {q}
-  %none = arith.constant dense<0.0> : {s}
-  %zero = arith.constant dense<0.0> : {o}
-  %nothing = arith.constant dense<0.0> : {r}
-  %least = arith.constant dense<-1.0e30> : {r}
+{_attention_start(sizes, block, warps, dtype, "f32")}\
   %scale = arith.constant dense<{width**-0.5!r}> : {s}
   %hidden = arith.constant dense<-1.0e30> : {s}
 {above}\
@@ -335,26 +348,7 @@ def attention_by_powers_of_two(
     narrow = "" if result == "f32" else f"%narrow = tile.cast %mean : {o} -> tensor<{own}x{width}x{result}>"
     made, kind = ("%narrow", f"tensor<{own}x{width}x{result}>") if narrow else ("%mean", o)
     return f"""\
-tile.func @k(%q: {memory}, %k: {memory}, %v: {memory}, %o: {out}) grid [{heads}, {-(-rows // own)}]
-    attributes {{warps = array<i64: {warps[0]}, {warps[1]}>}} {{
-  %head = tile.program_id 0
-  %p = tile.program_id 1
-  %own = arith.constant {own} : index
-  %step = arith.constant {step} : index
-  %rows = arith.constant {rows} : index
-  %width = arith.constant {width} : index
-  %size = arith.constant {rows * width} : index
-  %low = arith.constant 0 : index
-  %start = arith.muli %head, %size : index
-  %i = arith.muli %p, %own : index
-  %left = arith.subi %rows, %i : index
-  %ahead = arith.muli %i, %width : index
-  %place = arith.addi %start, %ahead : index
-  %qs = tile.load %q[%place] bounds(%left, %width) strides [{width}, 1] align 16 : {memory} -> {q}
-  %none = arith.constant dense<0.0> : {s}
-  %zero = arith.constant dense<0.0> : {o}
-  %nothing = arith.constant dense<0.0> : {r}
-  %least = arith.constant dense<-1.0e30> : {r}
+{_attention_start(sizes, block, warps, dtype, result)}\
   %scale = arith.constant dense<{scale!r}> : {s}
   %less = arith.constant dense<{-scale!r}> : {r}
   %hidden = arith.constant dense<-1.0e30> : {s}
