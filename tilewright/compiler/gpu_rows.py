@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from tilewright.compiler.planning import Planning, cycles_of_rule
-from tilewright.compiler.rows import add_kernel, lanes_of
+from tilewright.compiler.rows import add_in_parts, lanes_of
 from tilewright.decision import Decision
-from tilewright.expr.core import identity, static_shape
+from tilewright.expr.core import identity
 from tilewright.graph.groups import Group
-from tilewright.layouts import row_major
 from tilewright.machine.description import Gpu
-from tilewright.operator.rules.gpu_rows import schedule_on_blocks
-from tilewright.operator.rules.split import choose_split
+from tilewright.operator.rules.gpu_rows import predicted, schedule_on_blocks
 from tilewright.operator.statements import Statements, covering, inner_loops, outer_loops, over
 from tilewright.tiles.kernel import Kernel
 
@@ -23,15 +22,10 @@ def add_rows(planning: Planning, group: Group, statements: Statements, flops: in
     if any(axis.extent == 0 for axis in outer_loops(statements)):
         return  # no tile, no block
     statements = _without_empty_sums(statements)
-    found, reason = choose_split(statements, machine, group.kernel, planning.taken())
-    planning.plan.decisions += [] if reason is None else [reason]
-    if found is not None:
-        for tensor in found.parts:
-            planning.place(tensor, row_major(static_shape(tensor.shape)), "arena")
-        parts = [tensor.name for tensor in found.parts]
-        add_kernel(planning, f"{group.kernel}.parts", found.first, parts, flops)
-        statements, flops = found.second, sum(tensor.size for tensor in found.parts)
-    add_kernel(planning, group.kernel, statements, group.stored, flops, lanes_of(planning, group))
+    launch_cycles = machine.launch_seconds * machine.clock_hz
+    cycles = partial(predicted, machine=machine)
+    lanes = lanes_of(planning, group)
+    add_in_parts(planning, group.kernel, statements, group.stored, flops, lanes, cycles, launch_cycles)
 
 
 def _without_empty_sums(statements: Statements) -> Statements:

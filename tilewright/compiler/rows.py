@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from tilewright.compiler.planning import Planning, Stored, points
@@ -20,6 +20,7 @@ from tilewright.layouts import Packed, row_major
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.operator.flatten import address, flatten, guarded, storage_loops
 from tilewright.operator.loop_partition import SMALLEST_POINTS
+from tilewright.operator.rules.split import choose_split
 from tilewright.operator.statements import (
     Statements,
     drop_unit_loops,
@@ -95,6 +96,25 @@ def add_kernel(
     with planning.about(name):
         planning.plan.decisions.append(decision)
         planning.add_scheduled(planning.name_kernel(name), kernel, decision, writes, flops, cycles=cycles)
+
+
+def add_in_parts(
+    planning: Planning, name: str, statements: Statements, writes: Sequence[str], flops: int, lanes: int,
+    cycles: Callable[[Statements], float], launch_cycles: float = 0.0,
+) -> None:  # fmt: skip
+    """Add the kernel of statements; of a reduction the kernel of its parts and that of their reduction, if faster.
+
+    `cycles` predicts those of a kernel, and a second launch takes `launch_cycles` more.
+    """
+    found, reason = choose_split(statements, cycles, launch_cycles, name, planning.taken())
+    planning.plan.decisions += [] if reason is None else [reason]
+    if found is not None:
+        for tensor in found.parts:
+            planning.place(tensor, row_major(static_shape(tensor.shape)), "arena")
+        parts = [tensor.name for tensor in found.parts]
+        add_kernel(planning, f"{name}.parts", found.first, parts, flops, lanes)
+        statements, flops = found.second, sum(tensor.size for tensor in found.parts)
+    add_kernel(planning, name, statements, writes, flops, lanes)
 
 
 def schedule_statements(

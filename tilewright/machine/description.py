@@ -38,6 +38,7 @@ from tilewright.machine import targets
 
 USUAL_WAYS = 8  # of a first cache whose description does not say
 NOMINAL_CLOCK_HZ = 2.5e9  # of servers under load, an order of magnitude
+CORE_BYTES_PER_SECOND = 2e10  # that one core reads from main memory, an order of magnitude
 _LLVM_FEATURES = r"([+-][A-Za-z0-9._-]+(,[+-][A-Za-z0-9._-]+)*)?"
 
 
@@ -88,6 +89,11 @@ class Dram(Readable):
     nontemporal_copy_bytes_per_second: float | None = optional(rate)
     capacity_bytes: int | None = optional(count)
     latency_seconds: float | None = optional(rate)
+
+    @property
+    def core_bytes_per_second(self) -> float:
+        """What one core reads; an order of magnitude where the description does not say."""
+        return self.bytes_per_second_per_core or min(CORE_BYTES_PER_SECOND, self.bytes_per_second)
 
 
 @dataclass(frozen=True, kw_only=True)

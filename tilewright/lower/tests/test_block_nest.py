@@ -17,7 +17,6 @@ from tilewright import Options
 from tilewright.codegen.nvptx import ptxas
 from tilewright.codegen.nvptx.pipeline import PtxCode, generate
 from tilewright.compiler import gpu
-from tilewright.compiler import gpu_rows as gpu_rows_module
 from tilewright.compiler import rows as rows_module
 from tilewright.compiler.compile import compile_graph
 from tilewright.compiler.plan import Plan, make_plan
@@ -245,9 +244,9 @@ def test_schedules_for_real_sizes(name: str, monkeypatch: pytest.MonkeyPatch) ->
     if divided:
         count = int(next(d.chosen for d in plan.decisions if d.subject.startswith("parts of")).split()[0])
         again = lambda given, *_: (split_reduction(given, inner_loops(given)[0], count), None)  # noqa: E731
-        monkeypatch.setattr(gpu_rows_module, "choose_split", again)
+        monkeypatch.setattr(rows_module, "choose_split", again)
     else:
-        monkeypatch.setattr(gpu_rows_module, "choose_split", lambda *_: (None, None))
+        monkeypatch.setattr(rows_module, "choose_split", lambda *_: (None, None))
     fewer = lambda nest, *others: (kernel_on_blocks(with_following(nest), chosen[others[2]]), Decision("tile", "", ""))  # noqa: E731
     monkeypatch.setattr(rows_module, "schedule_statements", fewer)
     found = ran(small, 4e-3)

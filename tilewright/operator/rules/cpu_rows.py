@@ -19,7 +19,9 @@ from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import COSTLY, Apply, Axis, Read, walk
 from tilewright.machine.description import Cpu
+from tilewright.machine.roofline import LaunchModel, busiest_share
 from tilewright.operator.crossed import crossed_read, order_of_squares
+from tilewright.operator.cycles import nest_cycles
 from tilewright.operator.passes import passes_of, row_buffers, rows_in_use, walks_inner
 from tilewright.operator.rewrites.following import with_following
 from tilewright.operator.rules.cpu_rows_time import RowTime
@@ -35,6 +37,7 @@ from tilewright.operator.statements import (
 from tilewright.tiles.build import in_program, register_tile, rooted, staged, tile
 from tilewright.tiles.kernel import Kernel, Statement
 from tilewright.tiles.loops import SpatialLoop
+from tilewright.tiles.parts import program_of
 from tilewright.tiles.tree import Hint, Kind, Leaf, Scope, TileTree
 
 PROGRAMS_PER_THREAD = 4
@@ -42,6 +45,7 @@ PREFETCH_BYTES = 4096  # far enough to cover the latency of DRAM at its bandwidt
 PIPELINE_PREFETCH_BYTES = 8192  # of a row that others are computed on and written beside
 ROW_LEAD = 4  # of L1: what of the row after the next is on its way while the next one is asked for
 WORTH = 1.05  # times longer that passes apart take, from which on sums are joined; less is not for the model to tell
+EVEN = 1.05  # times longer that the busiest thread may take than in even shares, for parts of sums not to be tried
 ELEMENTS_PER_PROGRAM = 1 << 15  # some tens of microseconds of element-wise work
 
 
@@ -95,6 +99,28 @@ def schedule_rows(
     beside += ", along the lines that are read" if order else ""
     decision = Decision(f"vector of {subject}", f"{length} points of {vector.name}{beside}", f"{place} with stride 1")
     return Kernel(statements, tree), way.explained(decision, prod(axis.size for axis in outer))
+
+
+def predicted(statements: Statements, machine: Cpu, threads: int, lanes: int = 0) -> float:
+    """Cycles of a kernel from its launch to its end, with its tensors in the smallest cache that holds them all."""
+    kernel, _ = schedule_rows(statements, machine, threads, "", lanes)
+    programs = programs_of(kernel)
+    reads = {r.tensor.name: r.tensor for each in statements for r in walk(each.body) if isinstance(r, Read)}
+    stored = [each.tensor for each in statements if each.address is not None]
+    moved = sum(tensor.size_bytes for tensor in (*(t for t in reads.values() if t.shape), *stored))
+    time = LaunchModel(machine, threads, moved).time(nest_cycles(kernel, machine), programs, moved)
+    return time.seconds * machine.nominal_clock_hz
+
+
+def is_even(statements: Statements, machine: Cpu, threads: int) -> bool:
+    """Whether every thread has the same share of a kernel, so that parts of its sums would not spread it more."""
+    programs = programs_of(schedule_rows(statements, machine, threads, "")[0])
+    return busiest_share(programs, threads) * threads < EVEN
+
+
+def programs_of(kernel: Kernel) -> int:
+    """The programs of the grid."""
+    return prod(program_of(kernel.tree).grid.values())
 
 
 # The tree -------------------------------------------------------------------------------------------------------------

@@ -24,8 +24,6 @@ from tilewright.operator.passes import passes_of, row_buffers, values_read, walk
 from tilewright.operator.statements import Statements, covering, outer_loops
 from tilewright.tiles.kernel import Statement
 
-CORE_BYTES_PER_SECOND = 2e10  # from main memory, where a description does not say: an order of magnitude
-
 
 class RowTime:
     """What one row of a kernel takes on one of some threads, whose vectors of so many lanes run along an inner loop.
@@ -39,8 +37,8 @@ class RowTime:
         self.statements, self.vector, self.lanes = statements, vector, lanes
         self.machine, self.far, self.inlined = machine, far, covering(statements)
         dram, cores = machine.dram, min(threads, machine.cores)
-        core = dram.bytes_per_second_per_core or CORE_BYTES_PER_SECOND
-        self.memory = min(core, dram.bytes_per_second / cores) / machine.nominal_clock_hz
+        memory = min(dram.core_bytes_per_second, dram.bytes_per_second / cores)
+        self.memory = memory / machine.nominal_clock_hz
 
     def cycles(self, joined: Collection[str] = (), starts: Collection[int] = ()) -> float:
         """Cycles of a row with sums that are `joined` to other passes, in a pipeline whose stages begin at `starts`."""

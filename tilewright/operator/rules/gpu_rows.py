@@ -70,8 +70,9 @@ def schedule_on_blocks(statements: Statements, machine: Gpu, subject: str) -> tu
 
 
 def predicted(statements: Statements, machine: Gpu) -> float:
-    """Seconds of a kernel with the tile that is best for it; infinite where none fits."""
-    return next((seconds for seconds, _, _, time in _ranked(Model(statements, machine)) if time.refused is None), inf)
+    """Cycles of a kernel with the tile that is best for it; infinitely many where none fits."""
+    ranked = _ranked(Model(statements, machine))
+    return next((seconds * machine.clock_hz for seconds, _, _, time in ranked if time.refused is None), inf)
 
 
 def _nothing_fits(machine: Gpu, subject: str, refused: Iterable[Refusal]) -> InvalidMachine:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import prod
 
 import pytest
@@ -22,6 +23,8 @@ from tilewright.tiles.kernel import Kernel, Statement, joined
 from tilewright.tiles.legality import check
 from tilewright.tiles.notation import print_tree
 from tilewright.tiles.problem import problem_of
+
+LAUNCH = 3000.0  # cycles
 
 
 def gpu(name: str = "sm_90a") -> Gpu:
@@ -204,7 +207,7 @@ def test_columns_are_summed_by_lanes_side_by_side() -> None:
 
 def test_few_sums_are_split() -> None:
     whole = summed(1, 1 << 24, 1)
-    found, decision = choose_split(whole, gpu(), "y")
+    found, decision = choose_split(whole, partial(predicted, machine=gpu()), LAUNCH, "y")
     assert found is not None
     assert decision is not None
     assert decision.runner_up
@@ -214,8 +217,9 @@ def test_few_sums_are_split() -> None:
 
 
 def test_many_sums_and_rows_that_are_read_again_are_not() -> None:
-    assert choose_split(summed(8192, 4096, 1), gpu(), "y")[0] is None
-    assert choose_split(copied(8192, 4096), gpu(), "y") == (None, None)
+    cycles = partial(predicted, machine=gpu())
+    assert choose_split(summed(8192, 4096, 1), cycles, LAUNCH, "y")[0] is None
+    assert choose_split(copied(8192, 4096), cycles, LAUNCH, "y") == (None, None)
 
 
 def test_the_last_part_of_a_prime_number_of_terms_is_guarded() -> None:
