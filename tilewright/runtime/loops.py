@@ -59,7 +59,8 @@ def memory_loop(name: str, kind: MemoryLoop, vector_bits: int = 8 * LINE_BYTES) 
 
     "read" combines all lines into one, which it stores; "broadcast" does so with vectors of `vector_bits` whose lanes
     all hold one element of a line, of each line of a trip another one: elements that begin all lines of a cache lie in
-    one of its banks. "write" stores zeros to every line; "copy" stores every line, and "stream" does so past the caches.
+    one of its banks. "write" stores zeros to every line; "copy" stores every line, and "stream" does so past the
+    caches.
     """
     line = f"<{vector_bits // (8 * LANE_BYTES)} x i32>" if kind == "broadcast" else "<8 x i64>"
     reads, combines = kind != "write", kind in ("read", "broadcast")
@@ -97,7 +98,8 @@ def memory_loop(name: str, kind: MemoryLoop, vector_bits: int = 8 * LINE_BYTES) 
 def _broadcast(j: int, vector: str) -> str:
     lanes = vector.removeprefix("<").partition(" ")[0]
     return (
-        f"  %e{j} = load i32, ptr %p{j}, align {LANE_BYTES}\n  %f{j} = insertelement {vector} poison, i32 %e{j}, i64 0\n"
+        f"  %e{j} = load i32, ptr %p{j}, align {LANE_BYTES}\n"
+        f"  %f{j} = insertelement {vector} poison, i32 %e{j}, i64 0\n"
         f"  %v{j} = shufflevector {vector} %f{j}, {vector} poison, <{lanes} x i32> zeroinitializer\n"
     )
 
