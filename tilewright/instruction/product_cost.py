@@ -24,9 +24,9 @@ from tilewright.search.cost import Evaluation
 from tilewright.tiles.product import Product
 
 WINDOW_INSTRUCTIONS = 224  # that a processor looks ahead: Skylake's reorder buffer; later ones have more
-# How well times hide each other (`model.combined`), from 1200 schedules of ResNet-18's layers on Zen 5: bytes that come
-# and go beside computing, and what one step does at once.
-OVERLAP_BYTES, OVERLAP_PORTS = 3.0, 8.0
+# How well times hide each other (`model.combined`), from 1200 schedules of ResNet-18's layers on Zen 5 and Emerald
+# Rapids: bytes that come and go beside computing (3 fits Zen 5 best, 2 Emerald Rapids), and what one step does at once.
+OVERLAP_BYTES, OVERLAP_PORTS = 2.5, 8.0
 TILE_CYCLES = 12  # to enter and leave the loop over the sums of a register tile: branches, the first loads
 
 

@@ -20,6 +20,7 @@ from tilewright.runtime.loader import Code
 
 LINE_BYTES = 64
 UNROLL = 8  # cache lines per trip of a memory loop
+LANE_BYTES = 4  # of an element that a broadcast reads
 TICKS_PER_TRIP = 128  # of the clock loop
 
 MemoryLoop = Literal["read", "broadcast", "write", "copy", "stream"]
@@ -57,17 +58,19 @@ def memory_loop(name: str, kind: MemoryLoop, vector_bits: int = 8 * LINE_BYTES) 
     """``void name(ptr source, ptr sink, i64 bytes, i64 count)``, a whole number of `UNROLL` lines per trip.
 
     "read" combines all lines into one, which it stores; "broadcast" does so with vectors of `vector_bits` whose lanes
-    all hold the first element of a line; "write" stores zeros to every line; "copy" stores every line, and "stream"
-    does so past the caches.
+    all hold one element of a line, of each line of a trip another one: elements that begin all lines of a cache lie in
+    one of its banks. "write" stores zeros to every line; "copy" stores every line, and "stream" does so past the
+    caches.
     """
-    line = f"<{vector_bits // 32} x i32>" if kind == "broadcast" else "<8 x i64>"
+    line = f"<{vector_bits // (8 * LANE_BYTES)} x i32>" if kind == "broadcast" else "<8 x i64>"
     reads, combines = kind != "write", kind in ("read", "broadcast")
     entry = [f"  %a{j} = phi {line} [ zeroinitializer, %entry ], [ %b{j}, %latch ]\n" for j in range(UNROLL)]
     inner = [f"  %c{j} = phi {line} [ %a{j}, %outer ], [ %b{j}, %inner ]\n" for j in range(UNROLL)]
     past = ", !nontemporal !0" if kind == "stream" else ""
     body = []
     for j in range(UNROLL):
-        body.append(f"  %o{j} = add i64 %offset, {j * LINE_BYTES}\n")
+        place = j * LINE_BYTES + (j * LANE_BYTES if kind == "broadcast" else 0)
+        body.append(f"  %o{j} = add i64 %offset, {place}\n")
         if reads:
             body.append(f"  %p{j} = getelementptr i8, ptr %source, i64 %o{j}\n")
             body.append(_broadcast(j, line) if kind == "broadcast" else f"  %v{j} = load {line}, ptr %p{j}, align 64\n")
@@ -95,7 +98,8 @@ def memory_loop(name: str, kind: MemoryLoop, vector_bits: int = 8 * LINE_BYTES) 
 def _broadcast(j: int, vector: str) -> str:
     lanes = vector.removeprefix("<").partition(" ")[0]
     return (
-        f"  %e{j} = load i32, ptr %p{j}, align 64\n  %f{j} = insertelement {vector} poison, i32 %e{j}, i64 0\n"
+        f"  %e{j} = load i32, ptr %p{j}, align {LANE_BYTES}\n"
+        f"  %f{j} = insertelement {vector} poison, i32 %e{j}, i64 0\n"
         f"  %v{j} = shufflevector {vector} %f{j}, {vector} poison, <{lanes} x i32> zeroinitializer\n"
     )
 

@@ -39,7 +39,8 @@ from tilewright.runtime.module import Module
 POINTS = 100  # per layer
 SEED = 0
 REPEATS = 7  # runs of a kernel, whose median is one timing
-TIMINGS = 5  # of each point: the least counts, their spread is the noise
+TIMINGS = 5  # of each point, in as many rounds over all points, so that a slow minute of the machine hits none of them
+# alone: the least counts, their spread is the noise
 RECALLS = (0.3, 0.4)
 PUBLISHED = ((0.3, 0.80), (0.4, 0.914))  # recalls
 COMPAT, STRICT, RECALL = 0.80, 0.75, 0.80  # at least, of the means
@@ -206,7 +207,12 @@ def measure(
     target = target or host()
     among = candidates(graph, RESULT, target, machine, keep=lambda each: each.b.tensor.name in graph.constants)
     drawn = draw(among, points)
-    found = tuple(_point(graph, image, candidate, point, target) for candidate, point in drawn)
+    modules = [_module(graph, Choice(candidate.mapping, point), target) for candidate, point in drawn]
+    rounds = [[_seconds(module, image) for module in modules] for _ in range(TIMINGS)]
+    found = tuple(
+        Point(str(Choice(candidate.mapping, point)), tuple(timings), candidate.predict(point))
+        for (candidate, point), *timings in zip(drawn, *rounds, strict=True)
+    )
     return Layer(name, sum(len(each.points) for each in among), found)
 
 
@@ -218,8 +224,9 @@ def draw(among: Sequence[Candidate], count: int) -> list[tuple[Candidate, Produc
     return [(among[place], among[place].points[number - ends[place]]) for number, place in places]
 
 
-def _point(graph: Graph, image: np.ndarray[Any, Any], candidate: Candidate, point: ProductPoint, target: Cpu) -> Point:
-    choice = Choice(candidate.mapping, point)
-    module = Module(build(graph, target, 1, Options(cache=False), choose=replay({RESULT: choice})), threads=1)
-    timings = tuple(sum(each.seconds for each in module.profile(image, repeats=REPEATS)) for _ in range(TIMINGS))
-    return Point(str(choice), timings, candidate.predict(point))
+def _module(graph: Graph, choice: Choice, target: Cpu) -> Module:
+    return Module(build(graph, target, 1, Options(cache=False), choose=replay({RESULT: choice})), threads=1)
+
+
+def _seconds(module: Module, image: np.ndarray[Any, Any]) -> float:
+    return sum(each.seconds for each in module.profile(image, repeats=REPEATS))
