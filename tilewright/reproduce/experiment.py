@@ -121,6 +121,11 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "installed: claims E1 to E3, E9", "3 min", ("layers",), measured=True,
     ),
     Experiment(
+        "chimera-gpu", "tilewright.reproduce.chimera.gpu",
+        "the same chains on a GPU, beside PyTorch; without one, what the compiler predicts: claims E4, E6, E7, E9, E13",
+        "30 s, with a GPU 2 min", ("layers", "machine", "device"), measured=True,
+    ),
+    Experiment(
         "mlir-matmul", "tilewright.reproduce.matmul.ablation",
         "products on a GPU, optimisation by optimisation: counts of the emulator, times that the model predicts, and "
         "times beside cuBLAS where there is a GPU",

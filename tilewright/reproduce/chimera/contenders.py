@@ -40,7 +40,7 @@ class Contender:
 
 def contenders(graph: Graph, softmax: bool, machine: Cpu, fused: bool) -> tuple[Contender, ...]:
     """All programs for a chain whose inputs are its three factors; as one kernel only where that is `fused`."""
-    inputs = _inputs(graph)
+    inputs = random_factors(graph)
     ways = {ONE: "always", APART: "never"} if fused else {APART: "never"}
     calls = {name: _compiled(graph, machine, fuse, inputs) for name, fuse in ways.items()}
     if importlib.util.find_spec("torch"):
@@ -49,7 +49,7 @@ def contenders(graph: Graph, softmax: bool, machine: Cpu, fused: bool) -> tuple[
             calls[ATTENTION] = _attention_of_torch(inputs)
     if importlib.util.find_spec("onnxruntime") and importlib.util.find_spec("onnx"):
         calls[ONNX] = _session(softmax, inputs)
-    exact = _exact(softmax, inputs)
+    exact = exact_chain(softmax, inputs)
     for name, call in calls.items():
         error = np.abs(np.asarray(call()) - exact).max() / np.abs(exact).max()
         assert error <= TOLERANCE, f"bug: {name} computes another chain: it is off by {error:.2g} of the largest value"
@@ -72,7 +72,7 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _inputs(graph: Graph) -> list[Array]:
+def random_factors(graph: Graph) -> list[Array]:
     """Random factors, such that both sums have variance 1."""
     numbers = np.random.default_rng(0)
     shapes = [static_shape(tensor.shape) for tensor in graph.inputs]
@@ -82,7 +82,8 @@ def _inputs(graph: Graph) -> list[Array]:
     return [(scale * numbers.standard_normal(shape)).astype(dtype) for shape, scale, dtype in drawn]
 
 
-def _exact(softmax: bool, inputs: Sequence[Array]) -> Array:
+def exact_chain(softmax: bool, inputs: Sequence[Array]) -> Array:
+    """The result of a chain in float64."""
     a, b, d = (each.astype(np.float64) for each in inputs)
     c = a @ b
     if softmax:

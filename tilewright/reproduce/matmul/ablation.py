@@ -18,13 +18,14 @@ import numpy as np
 from tilewright.codegen.nvptx.pipeline import generate
 from tilewright.codegen.nvptx.target import target_for
 from tilewright.dataclass import dataclass
-from tilewright.errors import DeviceError, InvalidArgument, MissingExtra
+from tilewright.errors import InvalidArgument
 from tilewright.instruction.model import Hierarchy, Level, core_cycles, hierarchy, predict
 from tilewright.intrinsics.registry import standard
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
 from tilewright.options import Options
 from tilewright.reproduce.claim import NOT_STATED, Claim
+from tilewright.reproduce.device import opened
 from tilewright.reproduce.experiment import Table, positive
 from tilewright.reproduce.matmul.measured import Measured, measure, torch_library
 from tilewright.reproduce.matmul.switches import (
@@ -41,8 +42,6 @@ from tilewright.reproduce.matmul.switches import (
 )
 from tilewright.reproduce.pictures import Curves, Picture
 from tilewright.runtime import emulated
-from tilewright.runtime.cuda.devices import open_driver
-from tilewright.runtime.cuda.driver import Driver
 from tilewright.runtime.cuda.measure import Timing
 
 MACHINE: Final = "nvidia-rtx-3090"  # of the publication, with the clock that it was locked to
@@ -181,7 +180,7 @@ def report(
     """
     if mma not in INTRINSICS:
         raise InvalidArgument(f"no matrix instruction {mma!r}", where="--mma", help=f"one of {', '.join(INTRINSICS)}")
-    driver, reason = _opened(device or Options().device)
+    driver, reason = opened(device or Options().device)
     found = resolve(machine)
     if not isinstance(found, Gpu) or INTRINSICS[mma] not in found.intrinsics:
         fact = f"{found.name} does not have {INTRINSICS[mma]}"
@@ -198,18 +197,6 @@ def report(
         chosen = {level: settings(on, mma=mma) for level, on in levels.items()}
         timed = measure(chosen, sizes, found, driver, torch_library(driver))
     return Report(machine, tuple(without), steps, seconds, timed, reason, mma)
-
-
-def _opened(device: str) -> tuple[Driver | None, str]:
-    """The device to time on; without one, why."""
-    if device == "emulator":
-        return None, "the emulator was asked for, which counts"
-    try:
-        return open_driver("cuda" if device == "auto" else device), ""
-    except (DeviceError, MissingExtra) as error:
-        if device != "auto":
-            raise
-        return None, error.message
 
 
 # Counting -------------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from tilewright.reproduce.chimera import contenders, cpu
 from tilewright.reproduce.chimera.contenders import APART, ATTENTION, ONE, ONNX, TORCH
 from tilewright.reproduce.claim import Claim
 from tilewright.reproduce.experiment import find
+from tilewright.reproduce.pictures import Bars
 
 MICROSECONDS = {ONE: 100.0, APART: 120.0, TORCH: 150.0, ONNX: 130.0}
 
@@ -84,7 +85,7 @@ def test_tables_and_pictures_have_every_chain(report: cpu.Report) -> None:
     assert report.tables[0].rows[0] == ("G1", ONE, "100", "120", "150", "130", "1.20x", "1.10x")
     assert report.tables[1].rows[1] == ("G2", APART, "200", "240", "300", "260", "1.20x", "1.10x")
     plain, softmax = report.pictures
-    assert isinstance(plain, cpu.Bars)
+    assert isinstance(plain, Bars)
     assert plain.series[TORCH] == pytest.approx((1.5, 1.25))
     assert softmax.title == "batch GEMM chains, softmax on somewhere"
 

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from tilewright.reproduce.chimera import cpu
+from tilewright.reproduce.chimera import cpu, gpu
 from tilewright.reproduce.claim import Claim
 from tilewright.reproduce.experiment import EXPERIMENTS, Report
 from tilewright.reproduce.matmul import worked_cases
@@ -24,6 +24,7 @@ REPORTS: dict[str, Callable[[], Report]] = {
     "chimera-orders": reports.chimera_orders,
     "chimera-traffic": reports.chimera_traffic,
     "chimera-cpu": lambda: cpu.report(("G10",), turns=1),
+    "chimera-gpu": lambda: gpu.report(("G10",), device="emulator"),
     "mlir-matmul": reports.matmul_ablation,
     "tileflow-edge": reports.tileflow_edge,
     "tileflow-cloud": reports.tileflow_cloud,
@@ -38,8 +39,9 @@ DEVICES = {
         "spec1-E1 batch GEMM chains: gain over",
         "spec1-E2 batch GEMM chains, softmax: gain over",
         "spec1-E3 conv",
-        "spec1-E9 most gain over a compiler",
+        "spec1-E9 most gain over Ansor",
     ),
+    "chimera-gpu": ("spec1-E4", "spec1-E6", "spec1-E7", "spec1-E9", "spec1-E13"),
     "mlir-matmul": ("ablation on the device", "products on the device"),
     "tileflow-accuracy": ("spec1-E14 cycles by Timeloop", "spec1-E14 energy by Timeloop"),
 }

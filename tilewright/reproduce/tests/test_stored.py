@@ -67,8 +67,8 @@ def test_stored_results_are_those_of_the_run(name: str, stored: Path) -> None:
 def test_every_measured_experiment_is_here() -> None:
     from tilewright.reproduce.experiment import EXPERIMENTS
 
-    # Not of layers: `test_mlir_matmul`, `test_chimera`, `test_chimera_cpu`.
-    elsewhere = {"mlir-matmul", "chimera-orders", "chimera-traffic", "chimera-cpu"}
+    # Not of layers: `test_mlir_matmul`, `test_chimera`, `test_chimera_cpu`, `test_chimera_gpu`.
+    elsewhere = {"mlir-matmul", "chimera-orders", "chimera-traffic", "chimera-cpu", "chimera-gpu"}
     assert {each.name for each in EXPERIMENTS if each.measured} == set(REPORTS) | elsewhere
 
 
