@@ -25,7 +25,8 @@ import ml_dtypes
 import numpy as np
 from onnx import helper
 
-from tests.onnx_recipes import OPSET, RECIPES, Draft, code_of, tensor_of
+from tests.onnx_recipes import RECIPES
+from tests.onnx_recipes.draft import OPSET, Draft, code_of, tensor_of
 from tilewright.compiler.compile import compile_graph
 from tilewright.compiler.tests.bounded import Bounded, evaluate_bounded, violations
 from tilewright.errors import CompileError
