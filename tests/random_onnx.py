@@ -87,6 +87,11 @@ def random_case(seed: int, prefix: str = "") -> Case:
     return Case(seed, draft, list(draft.made))
 
 
+def typed_operators(case: Case) -> set[tuple[str, str]]:
+    """The operators of a graph, each with the type of its first result."""
+    return {(node.op_type, str(case.draft.types[node.output[0]][0])) for node in case.draft.nodes}
+
+
 def model_of(cases: Sequence[Case], outputs: Sequence[str] = ()) -> Any:
     """One model of all the cases; with `outputs`, only of the nodes that those need."""
     wanted = list(outputs) or [name for case in cases for name in case.outputs]
@@ -247,11 +252,10 @@ def _finding(
     return "\n".join(lines)
 
 
-def run(cases: int, seed: int, progress: Callable[[str], Any] = lambda _: None) -> Tally:
+def run(seeds: Sequence[int], progress: Callable[[str], Any] = lambda _: None) -> Tally:
     tally = Tally()
-    for first in range(seed, seed + cases, TOGETHER):
-        group = [random_case(number, f"g{number}_") for number in range(first, min(first + TOGETHER, seed + cases))]
-        examine(group, tally)
+    for first in range(0, len(seeds), TOGETHER):
+        examine([random_case(seed, f"g{seed}_") for seed in seeds[first : first + TOGETHER]], tally)
         progress(f"{tally.cases} cases, {len(tally.findings)} findings")
     return tally
 
@@ -270,8 +274,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--case", type=int, help="only the case of this seed")
     options = parser.parse_args(arguments)
     began = time.process_time()
-    one = options.case is not None
-    tally = run(1 if one else options.cases, options.case if one else options.seed)
+    seeds = range(options.seed, options.seed + options.cases) if options.case is None else [options.case]
+    tally = run(seeds)
     sys.stdout.write(f"{report(tally)}\n{time.process_time() - began:.0f} s of processor time\n")
     return 1 if tally.findings else 0
 

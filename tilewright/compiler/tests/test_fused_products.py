@@ -11,6 +11,7 @@ from hypothesis import given as draws
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from tests.covering import tries
 from tilewright.compiler import fused
 from tilewright.compiler.compile import build, compile_graph
 from tilewright.compiler.plan import Plan, make_plan
@@ -73,7 +74,7 @@ def fusion(plan: Plan) -> Decision:
     return found
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=tries(7, full=12), deadline=None)
 @draws(
     sizes=st.tuples(st.integers(1, 3), st.integers(2, 150), *[st.integers(2, 90)] * 2, st.integers(2, 300)),
     between=st.sampled_from(["", "max(@, 0.0)", "@ * 0.5", "max(@ + V[l], 0.0)"]),
@@ -150,7 +151,7 @@ def attention(sizes: tuple[int, ...], scale: str = "0.25", mask: bool = False, a
         output E""")
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=tries(6, full=10), deadline=None)
 @draws(
     sizes=st.tuples(st.integers(1, 3), st.integers(2, 150), *[st.integers(2, 90)] * 2, st.integers(2, 300)),
     mask=st.booleans(), threads=st.integers(1, 2),

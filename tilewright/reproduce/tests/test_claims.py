@@ -7,7 +7,6 @@ from dataclasses import fields, replace
 
 import pytest
 
-from tilewright.reproduce.chimera import cpu
 from tilewright.reproduce.claim import Claim
 from tilewright.reproduce.experiment import EXPERIMENTS, Report
 from tilewright.reproduce.matmul import worked_cases
@@ -23,7 +22,7 @@ REPORTS: dict[str, Callable[[], Report]] = {
     "amos-cpu": compared,
     "chimera-orders": reports.chimera_orders,
     "chimera-traffic": reports.chimera_traffic,
-    "chimera-cpu": lambda: cpu.report(("G10",), turns=1),
+    "chimera-cpu": reports.chimera_cpu,
     "mlir-matmul": reports.matmul_ablation,
     "tileflow-edge": reports.tileflow_edge,
     "tileflow-cloud": reports.tileflow_cloud,
