@@ -7,8 +7,8 @@ compute is a product. Work types are classes with what one kernel computes. Name
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "tilewright"
@@ -32,26 +32,23 @@ def sources(packages: tuple[str, ...] = ()) -> Iterator[Path]:
 
 def defined(names: tuple[str, ...]) -> list[str]:
     """Which of the names a class or function of the package has."""
-    found = definitions()
-    return [name for name in names if name in found]
-
-
-@cache
-def definitions() -> frozenset[str]:
-    """The names of all classes and functions of the package."""
-    return frozenset(
+    written = re.compile(rf"\b(?:class|def)\s+(?:{'|'.join(names)})\b")
+    found = {
         node.name
         for path in sources()
-        for node in ast.walk(ast.parse(path.read_text()))
+        if written.search(text := path.read_text())
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.ClassDef | ast.FunctionDef)
-    )
+    }
+    return [name for name in names if name in found]
 
 
 def machine_checks() -> list[str]:
     """Where `compiler` and `operator` ask for the kind of a machine."""
     found = []
     for path in sources(("compiler", "operator")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)) if "Cpu" in text or "Gpu" in text else ():
             if not isinstance(node, ast.Call) or ast.unparse(node.func) != "isinstance":
                 continue
             if {"Cpu", "Gpu"} & {each.id for each in ast.walk(node.args[1]) if isinstance(each, ast.Name)}:

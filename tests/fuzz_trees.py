@@ -107,6 +107,17 @@ COLUMNS = """
     Y: f32[j:17] += A[i, j] over i:30
     output Y"""
 
+
+def _softmax(rows: int, columns: int, scores: str, weights: str) -> str:
+    """P: rows of `scores` as weights that add up to 1, in the type `weights`."""
+    quotient = "X[b, m, l] / T[b, m]"
+    return f"""
+    M: f32[b:2, m:{rows}] max= {scores}[b, m, l] over l:{columns}
+    X: f32[b:2, m:{rows}, l:{columns}] = exp({scores}[b, m, l] - M[b, m])
+    T: f32[b:2, m:{rows}] += X[b, m, l] over l:{columns}
+    P: {weights}[b:2, m:{rows}, l:{columns}] = {f"f16({quotient})" if weights == "f16" else quotient}"""
+
+
 CHAIN = """
     input A: f32[2, 21, 10]
     input B: f32[2, 10, 37]
@@ -115,15 +126,12 @@ CHAIN = """
     F: f32[b:2, m:21, l:37] = max(C[b, m, l], 0.0)
     E: f32[b:2, m:21, n:18] += F[b, m, l] * D[b, l, n] over l:37
     output E"""
-ATTENTION = """
+ATTENTION = f"""
     input Q: f32[2, 13, 6]
     input K: f32[2, 6, 19]
     input V: f32[2, 19, 7]
     S: f32[b:2, m:13, l:19] += Q[b, m, k] * K[b, k, l] over k:6
-    M: f32[b:2, m:13] max= S[b, m, l] over l:19
-    X: f32[b:2, m:13, l:19] = exp(S[b, m, l] - M[b, m])
-    T: f32[b:2, m:13] += X[b, m, l] over l:19
-    P: f32[b:2, m:13, l:19] = X[b, m, l] / T[b, m]
+{_softmax(13, 19, "S", "f32")}
     E: f32[b:2, m:13, n:7] += P[b, m, l] * V[b, l, n] over l:19
     output E"""
 HALF_CHAIN = """
@@ -135,16 +143,13 @@ HALF_CHAIN = """
     G: f32[b:2, m:21, n:18] += f32(F[b, m, l]) * f32(D[b, l, n]) over l:37
     E: f16[b:2, m:21, n:18] = f16(G[b, m, n])
     output E"""
-HALF_ATTENTION = """
+HALF_ATTENTION = f"""
     input Q: f16[2, 21, 10]
     input K: f16[2, 10, 37]
     input V: f16[2, 37, 18]
     S: f32[b:2, m:21, l:37] += f32(Q[b, m, k]) * f32(K[b, k, l]) over k:10
     F: f32[b:2, m:21, l:37] = l <= m + 9 ? S[b, m, l] * 0.125 : -inf
-    M: f32[b:2, m:21] max= F[b, m, l] over l:37
-    X: f32[b:2, m:21, l:37] = exp(F[b, m, l] - M[b, m])
-    T: f32[b:2, m:21] += X[b, m, l] over l:37
-    P: f16[b:2, m:21, l:37] = f16(X[b, m, l] / T[b, m])
+{_softmax(21, 37, "F", "f16")}
     G: f32[b:2, m:21, n:18] += f32(P[b, m, l]) * f32(V[b, l, n]) over l:37
     E: f16[b:2, m:21, n:18] = f16(G[b, m, n])
     output E"""

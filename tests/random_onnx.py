@@ -25,7 +25,8 @@ import ml_dtypes
 import numpy as np
 from onnx import helper
 
-from tests.onnx_recipes import OPSET, RECIPES, Draft, code_of, tensor_of
+from tests.onnx_recipes import RECIPES
+from tests.onnx_recipes.draft import OPSET, Draft, code_of, tensor_of
 from tilewright.compiler.compile import compile_graph
 from tilewright.compiler.tests.bounded import Bounded, evaluate_bounded, violations
 from tilewright.errors import CompileError
@@ -84,6 +85,11 @@ def random_case(seed: int, prefix: str = "") -> Case:
             _, draft.constants, draft.inputs, draft.types, draft.made = before
             del draft.nodes[before[0] :]
     return Case(seed, draft, list(draft.made))
+
+
+def typed_operators(case: Case) -> set[tuple[str, str]]:
+    """The operators of a graph, each with the type of its first result."""
+    return {(node.op_type, str(case.draft.types[node.output[0]][0])) for node in case.draft.nodes}
 
 
 def model_of(cases: Sequence[Case], outputs: Sequence[str] = ()) -> Any:
@@ -246,11 +252,10 @@ def _finding(
     return "\n".join(lines)
 
 
-def run(cases: int, seed: int, progress: Callable[[str], Any] = lambda _: None) -> Tally:
+def run(seeds: Sequence[int], progress: Callable[[str], Any] = lambda _: None) -> Tally:
     tally = Tally()
-    for first in range(seed, seed + cases, TOGETHER):
-        group = [random_case(number, f"g{number}_") for number in range(first, min(first + TOGETHER, seed + cases))]
-        examine(group, tally)
+    for first in range(0, len(seeds), TOGETHER):
+        examine([random_case(seed, f"g{seed}_") for seed in seeds[first : first + TOGETHER]], tally)
         progress(f"{tally.cases} cases, {len(tally.findings)} findings")
     return tally
 
@@ -269,8 +274,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--case", type=int, help="only the case of this seed")
     options = parser.parse_args(arguments)
     began = time.process_time()
-    one = options.case is not None
-    tally = run(1 if one else options.cases, options.case if one else options.seed)
+    seeds = range(options.seed, options.seed + options.cases) if options.case is None else [options.case]
+    tally = run(seeds)
     sys.stdout.write(f"{report(tally)}\n{time.process_time() - began:.0f} s of processor time\n")
     return 1 if tally.findings else 0
 

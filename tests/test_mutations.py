@@ -8,14 +8,18 @@ import re
 import numpy as np
 import pytest
 
-from tests import equivalents, mutations
+from tests import equivalents
 from tests.covering import tries
+from tests.mutations import equivalent
+from tests.mutations.errors import Mutant, mutants
+from tests.mutations.kernels import FAMILIES, code_of, run
+from tests.mutations.plant import plant, seen
 
 
-@pytest.mark.parametrize("name", mutations.FAMILIES)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_kernels_are_right_as_they_are(name: str) -> None:
-    family = mutations.FAMILIES[name]
-    diagnostics, arguments, _ = mutations.run(name, mutations.code_of(name).ptx)
+    family = FAMILIES[name]
+    diagnostics, arguments, _ = run(name, code_of(name).ptx)
     assert diagnostics == []
     assert family.wanted is not None
     wanted = family.wanted(family.arguments())
@@ -23,34 +27,32 @@ def test_kernels_are_right_as_they_are(name: str) -> None:
 
 
 @pytest.mark.emulator_only
-@pytest.mark.parametrize("name", mutations.FAMILIES)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_errors_at_some_sites_are_found(name: str) -> None:
-    every = mutations.mutants(name)
+    every = mutants(name)
     assert every
-    result = mutations.plant(random.Random(1).sample(every, min(tries(3, full=8), len(every))))
+    result = plant(random.Random(1).sample(every, min(tries(3, full=8), len(every))))
     assert [each["mutant"] for each in result["survivors"] if not each["reason"]] == []
     assert result["found though listed"] == []
 
 
-@pytest.mark.parametrize("entry", mutations.EQUIVALENT, ids=lambda entry: f"{entry[0]}, {entry[1]}")
+@pytest.mark.parametrize("entry", equivalent.EQUIVALENT, ids=lambda entry: f"{entry[0]}, {entry[1]}")
 def test_errors_listed_as_equivalent_can_be_planted(entry: equivalents.Entry) -> None:
     family, kind, was, sites, why = entry
-    names = [name for name in mutations.FAMILIES if re.fullmatch(family, name)]
+    names = [name for name in FAMILIES if re.fullmatch(family, name)]
     assert names
     for name in names:
-        found = equivalents.alike(mutations.mutants(name), kind, was)
-        assert [mutations.reason(found[site]) for site in sites] == [why] * len(sites)
+        found = equivalents.alike(mutants(name), kind, was)
+        assert [equivalent.reason(found[site]) for site in sites] == [why] * len(sites)
 
 
 @pytest.mark.emulator_only
 def test_an_error_that_changes_nothing_survives() -> None:
     name = "element-wise"
     line, text = next(
-        (number, line)
-        for number, line in enumerate(mutations.code_of(name).ptx.splitlines(), 1)
-        if line.strip() == "ret;"
+        (number, line) for number, line in enumerate(code_of(name).ptx.splitlines(), 1) if line.strip() == "ret;"
     )
-    mutant = mutations.Mutant(name, "none", line, text, "exit;")
-    assert mutations.seen(mutant) == ""
-    result = mutations.plant([mutant])
+    mutant = Mutant(name, "none", line, text, "exit;")
+    assert seen(mutant) == ""
+    result = plant([mutant])
     assert (result["found"], result["survivors"]) == (0, [{"mutant": str(mutant), "reason": ""}])

@@ -25,7 +25,7 @@ def test_names_are_unique_and_of_every_kind() -> None:
     assert {name.partition("/")[0] for name in names} == {"bench", "operator", "random"}
 
 
-@pytest.mark.parametrize("machine", some(MACHINES, 2))
+@pytest.mark.parametrize("machine", some(MACHINES, 1))
 def test_a_program_is_recorded_and_compared(machine: str, tmp_path: Path) -> None:
     store = Store(tmp_path)
     (recorded,) = Job(store, (machine,), 2, True, (NAME,))(0)

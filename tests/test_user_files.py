@@ -6,6 +6,7 @@ import ast
 import errno
 import fcntl
 import os
+import re
 import signal
 import socket
 import stat
@@ -411,10 +412,16 @@ _OPENING = {("open", owner) for owner in ("", "os", "io", "path", "output")} | {
 _OPENING |= {(name, owner) for name in ("load", "save", "savez") for owner in ("np", "numpy", "torch", "onnx")}
 
 
+_METHODS = _BY_NAME | {name for name, _ in _OPENING}
+_WRITTEN = re.compile(rf"\b(?:{'|'.join(sorted(_METHODS))})\b")
+
+
 def opened(source: str) -> Iterator[str]:
     """The calls in a module that open a file by its name."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(ast.parse(source)) if _WRITTEN.search(source) else ():
         if not isinstance(node, ast.Call):
+            continue
+        if (node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")) not in _METHODS:
             continue
         name = ast.unparse(node.func)
         owner, _, method = name.rpartition(".")

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from tilewright.expr.evaluate import evaluate
 from tilewright.machine import host, resolve_cpu
 from tilewright.options import Options
 from tilewright.runtime import calibrate
+from tilewright.runtime.artifact import Artifact
 
 ROOT = Path(__file__).parents[3]
 ROWS, WIDTHS = 4, (6, 5, 3)
@@ -53,8 +55,13 @@ def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Invoke:
 @pytest.fixture
 def stored(tmp_path: Path) -> str:
     """A compiled perceptron."""
-    build(perceptron(ROWS, WIDTHS), host(), 1, Options(cache=False)).save(tmp_path / "model.twm")
+    compiled_perceptron().save(tmp_path / "model.twm")
     return "model.twm"
+
+
+@cache
+def compiled_perceptron() -> Artifact:
+    return build(perceptron(ROWS, WIDTHS), host(), 1, Options(cache=False))
 
 
 @pytest.fixture

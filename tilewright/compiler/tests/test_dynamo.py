@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.covering import some
+from tests.covering import FULL, some
 from tilewright.compiler import dynamo
 from tilewright.errors import InvalidArgument
 
@@ -69,7 +69,7 @@ def test_networks_agree_with_eager_mode(caplog: pytest.LogCaptureFixture) -> Non
     torch.manual_seed(0)
     cases = [
         (torch.nn.TransformerEncoderLayer(6, 2, 10, batch_first=True).eval(), torch.randn(2, 5, 6)),
-        (Encoder(1).eval(), torch.randn(1, 5, 768)),
+        *([(Encoder(1).eval(), torch.randn(1, 5, 768))] if FULL else []),
         (torch.nn.Sequential(basic_block(5, 8, 2), basic_block(8, 8, 1)).eval(), torch.randn(2, 5, 9, 7)),
     ]
     for module, x in cases:
@@ -244,7 +244,7 @@ def test_sizes_that_change_get_a_module_each(dynamic: bool | None, caplog: pytes
     module, count = network(), Counting()
     compiled = torch.compile(module, backend=count, dynamic=dynamic)
     with torch.no_grad():
-        for batch in (2, 3, 7, 3, 2):
+        for batch in (2, 3, 7, 3):
             assert_same(module, compiled, torch.randn(batch, 8))
         module[0].weight.add_(1.0)
         assert_same(module, compiled, torch.randn(7, 8))

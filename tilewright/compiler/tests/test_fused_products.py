@@ -11,9 +11,11 @@ from hypothesis import given as draws
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from tests.covering import tries
 from tilewright.compiler import fused
 from tilewright.compiler.compile import build, compile_graph
 from tilewright.compiler.plan import Plan, make_plan
+from tilewright.compiler.tests.edited_trees import given
 from tilewright.decision import Decision
 from tilewright.errors import InvalidArgument
 from tilewright.expr.evaluate import evaluate
@@ -23,8 +25,7 @@ from tilewright.machine import resolve_cpu
 from tilewright.operator.rules import cpu_fused
 from tilewright.options import Options
 from tilewright.tiles.legality import IllegalTree
-from tilewright.tiles.notation import parse_tree, print_tree
-from tilewright.tiles.tree import InvalidTree, kernels, to_json
+from tilewright.tiles.tree import InvalidTree
 
 Array = np.ndarray[Any, Any]
 ALWAYS = Options(cache=False, fuse="always")
@@ -73,7 +74,7 @@ def fusion(plan: Plan) -> Decision:
     return found
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=tries(7, full=12), deadline=None)
 @draws(
     sizes=st.tuples(st.integers(1, 3), st.integers(2, 150), *[st.integers(2, 90)] * 2, st.integers(2, 300)),
     between=st.sampled_from(["", "max(@, 0.0)", "@ * 0.5", "max(@ + V[l], 0.0)"]),
@@ -150,7 +151,7 @@ def attention(sizes: tuple[int, ...], scale: str = "0.25", mask: bool = False, a
         output E""")
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=tries(6, full=10), deadline=None)
 @draws(
     sizes=st.tuples(st.integers(1, 3), st.integers(2, 150), *[st.integers(2, 90)] * 2, st.integers(2, 300)),
     mask=st.booleans(), threads=st.integers(1, 2),
@@ -192,23 +193,22 @@ def test_rows_that_do_not_fit_whole_stay_apart(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_tree_that_cuts_the_rows_of_a_softmax_is_refused() -> None:
     graph = attention((2, 128, 64, 64, 128))
-    (kernel,) = (each for each in planned(graph).kernels if each.instruction)
-    text = print_tree(kernel.scheduled.tree)
-    assert "@L3 for b:1, m:2 {" in text, text
-    tree = parse_tree(text.replace("@L3 for b:1, m:2 {", "@L3 for b:1, m:2, l:2 {"), kernels(kernel.scheduled.tree))
+    plan = planned(graph)
+    (kernel,) = (each for each in plan.kernels if each.instruction)
+    options = given(plan, kernel.name, ("@L3 for b:1, m:2 {", "@L3 for b:1, m:2, l:2 {"))
     with pytest.raises(IllegalTree, match="L5 softmax: l:2 at L3 surrounds Max and") as caught:
-        planned(graph, Options(cache=False, trees={kernel.name: to_json(tree)}))
+        planned(graph, options)
     assert caught.value.help
 
 
 def test_a_tree_whose_rows_have_lanes_twice_says_where() -> None:
     graph = attention((1, 40, 24, 16, 50))
-    (kernel,) = (each for each in planned(graph).kernels if each.instruction)
-    text, lanes = print_tree(kernel.scheduled.tree), "par l:16 { op Max }"
-    assert lanes in text, text
-    tree = parse_tree(text.replace(lanes, f"par l:1 {{ {lanes} }}"), kernels(kernel.scheduled.tree))
+    plan = planned(graph)
+    (kernel,) = (each for each in plan.kernels if each.instruction)
+    lanes = "par l:16 { op Max }"
+    options = given(plan, kernel.name, (lanes, f"par l:1 {{ {lanes} }}"))
     with pytest.raises(InvalidTree, match="inside of lanes along l") as caught:
-        planned(graph, Options(cache=False, trees={kernel.name: to_json(tree)}))
+        planned(graph, options)
     assert caught.value.where.startswith(f"tile tree of {kernel.name}")
     assert caught.value.help
 
@@ -270,22 +270,11 @@ def test_why_products_stay_apart(text: str, reason: str) -> None:
 # Trees that are given -------------------------------------------------------------------------------------------------
 
 
-def given(graph: Graph, edits: tuple[tuple[str, str], ...] = ()) -> Options:
-    """The option with the tree of the chain's kernel, with other parts in its text."""
-    (kernel,) = (each for each in planned(graph).kernels if each.name == "C+E")
-    tree = kernel.scheduled.tree
-    text = print_tree(tree)
-    for before, after in edits:
-        assert before in text, text
-        text = text.replace(before, after)
-    return Options(cache=False, trees={"C+E": to_json(parse_tree(text, kernels(tree)))})
-
-
 def test_a_tree_that_was_given_is_what_runs() -> None:
     graph, machine = chain(LARGE), resolve_cpu(MACHINE)
     own = build(graph, machine, 1, ALWAYS).program
-    assert build(graph, machine, 1, given(graph)).program == own
-    smaller = given(graph, (("m:5 {", "m:10 {"), ("m:18", "m:9")))
+    assert build(graph, machine, 1, given(planned(graph), "C+E")).program == own
+    smaller = given(planned(graph), "C+E", ("m:5 {", "m:10 {"), ("m:18", "m:9"))
     artifact = build(graph, machine, 1, smaller)
     assert artifact.program != own
     assert artifact.stored_plan().trees["C+E"] == smaller.trees["C+E"]
@@ -302,7 +291,7 @@ def test_a_tree_of_one_of_the_products_keeps_them_apart() -> None:
 
 
 def test_a_tree_whose_buffers_do_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = given(chain(LARGE))
+    options = given(planned(chain(LARGE)), "C+E")
     monkeypatch.setattr(fused, "l2_bytes", lambda _: 100_000)
     with pytest.raises(IllegalTree, match=r"L8 resources: one step of the blocks keeps .* bytes of C in L2") as caught:
         planned(chain(LARGE), options)
@@ -310,7 +299,7 @@ def test_a_tree_whose_buffers_do_not_fit_is_refused(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_tree_of_another_chain_is_refused() -> None:
-    options = given(chain(LARGE))
+    options = given(planned(chain(LARGE)), "C+E")
     with pytest.raises((IllegalTree, InvalidTree)) as caught:
         planned(chain((8, 512, 64, 64, 384)), options)
     assert caught.value.where.startswith("tile tree of C+E")

@@ -21,6 +21,7 @@ from tilewright.compiler import gpu, gpu_fused
 from tilewright.compiler.compile import compile_graph
 from tilewright.compiler.plan import Plan, make_plan
 from tilewright.compiler.program import Placement
+from tilewright.compiler.tests.edited_trees import given
 from tilewright.decision import Decision
 from tilewright.errors import CompileError
 from tilewright.expr.evaluate import evaluate
@@ -34,9 +35,9 @@ from tilewright.machine.registry import resolve
 from tilewright.operator.fused_blocks import fused_blocks
 from tilewright.options import Options
 from tilewright.runtime import emulated
-from tilewright.tiles.notation import parse_tree, print_tree
+from tilewright.tiles.notation import print_tree
 from tilewright.tiles.product import products_of
-from tilewright.tiles.tree import from_json, kernels, to_json
+from tilewright.tiles.tree import from_json
 
 Array = np.ndarray[Any, Any]
 ALWAYS = Options(cache=False, fuse="always", verify_each=True)
@@ -326,18 +327,16 @@ def test_kernels_are_explained_by_their_names_in_the_plan(fuse: str, kernels: li
 # Trees ----------------------------------------------------------------------------------------------------------------
 
 
-def given_tree(graph: Graph, change: Any) -> Options:
+def given_tree(graph: Graph, old: str, new: str) -> Options:
     """Options with the tree of the one kernel, its text changed."""
-    (kernel,) = planned(graph, machine="sm_80").kernels
-    tree, text = kernel.scheduled.tree, print_tree(kernel.scheduled.tree)
-    changed = change(text)
-    assert changed != text
-    return Options(cache=False, verify_each=True, trees={kernel.name: to_json(parse_tree(changed, kernels(tree)))})
+    plan = planned(graph, machine="sm_80")
+    (kernel,) = plan.kernels
+    return given(plan, kernel.name, (old, new), verify_each=True)
 
 
 def test_a_tree_that_was_changed_changes_the_program() -> None:
     graph = attending((64, 96, 16))
-    check(graph, given_tree(graph, lambda text: text.replace("slots 2", "slots 3")))
+    check(graph, given_tree(graph, "slots 2", "slots 3"))
 
 
 @pytest.mark.parametrize(
@@ -353,7 +352,7 @@ def test_a_tree_that_was_changed_changes_the_program() -> None:
 def test_trees_that_are_not_lowered(old: str, new: str, says: str) -> None:
     graph = attending((64, 96, 16))
     with pytest.raises(CompileError, match=re.escape(says)) as raised:
-        compile_graph(graph, "sm_80", options=given_tree(graph, lambda text: text.replace(old, new)), device="emulator")
+        compile_graph(graph, "sm_80", options=given_tree(graph, old, new), device="emulator")
     assert raised.value.help
 
 

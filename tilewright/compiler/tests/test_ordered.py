@@ -179,7 +179,7 @@ INSERTED = [((37, 128), 8, 1), ((70, 31), 13, 1), ((33, 7), 2, 1), ((16, 1), 1, 
             ((5, 67, 23), 4, 1), ((3, 41, 4), 2, 1), ((1, 50, 300), 1, 2)]  # fmt: skip
 
 
-@pytest.mark.parametrize(("shape", "k", "axis"), INSERTED)
+@pytest.mark.parametrize(("shape", "k", "axis"), some(INSERTED, 5))
 def test_insertion_in_rows_side_by_side(shape: tuple[int, ...], k: int, axis: int) -> None:
     """Whole vectors of rows and the rest, whole chunks of elements and the rest, along every dimension."""
 

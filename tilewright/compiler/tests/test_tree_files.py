@@ -10,6 +10,7 @@ import pytest
 
 from tilewright.compiler.compile import build, compile_graph
 from tilewright.compiler.plan import Plan, make_plan
+from tilewright.compiler.tests.edited_trees import Edits, edited
 from tilewright.compiler.tests.test_fused_products import ALWAYS, LARGE, MACHINE, SMALL, chain, fusion, inputs, planned
 from tilewright.errors import CompileError, InvalidArgument, InvalidFile
 from tilewright.expr.evaluate import evaluate
@@ -22,17 +23,11 @@ from tilewright.tiles.legality import IllegalTree
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.tree import InvalidTree
 
-Edits = tuple[tuple[str, str], ...]
-
 
 def tile_text(graph: Graph, plan: Plan, edits: Edits = ()) -> str:
     """The tile file of the kernel that computes a whole chain."""
     tree = plan.kernels[-1].scheduled.tree
-    text = print_tile_file(TileFile(graph, Problem.of(graph.nodes), tree))
-    for before, after in edits:
-        assert before in text, text
-        text = text.replace(before, after)
-    return text
+    return edited(print_tile_file(TileFile(graph, Problem.of(graph.nodes), tree)), edits)
 
 
 def file_of(folder: Path, graph: Graph, edits: Edits = ()) -> Options:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.covering import tries
 from tests.random_graphs import computes, random_inputs
 from tilewright.expr import Axis, Compute, Const, Expr, Tensor, apply, const, select
 from tilewright.expr import affine as affine_module
@@ -70,20 +71,20 @@ def test_constants_whose_sum_has_no_type_stay_two(sign: int) -> None:
     assert simplify(expr) == expr
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(70, full=200), deadline=None)
 @given(st.one_of(index, condition))
 def test_simplify_keeps_every_value(expr: Expr) -> None:
     assert np.array_equal(all_values(simplify(expr)), all_values(expr))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(70, full=200), deadline=None)
 @given(index)
 def test_simplify_twice_keeps_every_value(expr: Expr) -> None:
     once = simplify(expr)
     assert np.array_equal(all_values(simplify(once)), all_values(once))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(70, full=200), deadline=None)
 @given(index)
 def test_bounds_contain_every_value(expr: Expr) -> None:
     low, high = bounds(expr)
@@ -92,7 +93,7 @@ def test_bounds_contain_every_value(expr: Expr) -> None:
     assert values.max() <= high
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(40, full=100), deadline=None)
 @given(linear)
 def test_affine_form_has_the_same_values_and_its_bounds_are_attained(expr: Expr) -> None:
     form = affine(expr)
@@ -124,7 +125,7 @@ def test_what_ranges_decide(expr: Expr, expected: Expr) -> None:
     assert simplify(expr) == expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(25, full=60), deadline=None)
 @given(computes(points=500), st.integers(0, 99))
 def test_simplify_keeps_what_a_compute_computes(compute: Compute, seed: int) -> None:
     simple = Compute(compute.output, compute.axes, simplify(compute.body), compute.reduce, compute.accum)

@@ -54,12 +54,12 @@ def hold(value: SSAValue, array: Array, info: AxisInfo) -> None:
         assert (numbers <= info.most).all(), place
     for dim, extent in enumerate(extents):
         lines = np.moveaxis(numbers, dim, -1).reshape(-1, extent)
-        for at in range(extent):
-            run, first = at % info.contiguity[dim], lines[:, at - at % info.contiguity[dim]]
-            assert ((lines[:, at] - first - run) % modulus == 0).all(), f"contiguity {dim} of {place}"
-            if run == 0:
-                assert (first % min(info.divisibility[dim], modulus) == 0).all(), f"divisibility {dim} of {place}"
-            assert (lines[:, at] == lines[:, at - at % info.constancy[dim]]).all(), f"constancy {dim} of {place}"
+        at = np.arange(extent)
+        run = at % info.contiguity[dim]
+        assert ((lines - lines[:, at - run] - run) % modulus == 0).all(), f"contiguity {dim} of {place}"
+        divisor = min(info.divisibility[dim], modulus)
+        assert (lines[:, run == 0] % divisor == 0).all(), f"divisibility {dim} of {place}"
+        assert (lines == lines[:, at - at % info.constancy[dim]]).all(), f"constancy {dim} of {place}"
 
 
 def run(kernel: FuncOp, arrays: Iterable[Array]) -> int:

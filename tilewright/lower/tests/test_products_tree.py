@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from xdsl.dialects.builtin import ModuleOp
 
+from tests.covering import tries
 from tilewright.errors import CompileError
 from tilewright.expr.core import Axis, Const, Read, Tensor, apply
 from tilewright.expr.dtypes import INDEX
@@ -136,7 +137,7 @@ def run(kernel: Kernel, works: tuple[Product, Product], sizes: Sizes) -> tuple[A
     blocks=st.tuples(st.integers(0, 2), st.integers(0, 2)), programs=st.tuples(st.integers(1, 2), st.integers(1, 3)),
     epilogues=st.tuples(st.booleans(), st.booleans()), reversed_=st.booleans(), in_loop=st.booleans(),
 )  # fmt: skip
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(15, full=40), deadline=None)
 def test_every_tree_computes_the_chain(
     sizes: Sizes, heights: tuple[int, int], widths: tuple[int, int], blocks: tuple[int, int],
     programs: tuple[int, int], epilogues: tuple[bool, bool], reversed_: bool, in_loop: bool,

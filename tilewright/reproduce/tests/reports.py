@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from tilewright.reproduce.amos import mappings
-from tilewright.reproduce.chimera import orders, traffic
+from tilewright.reproduce.chimera import cpu, orders, traffic
 from tilewright.reproduce.experiment import Report, find
 from tilewright.reproduce.matmul import ablation
 
@@ -23,6 +23,11 @@ def chimera_orders() -> orders.Report:
 @cache
 def chimera_traffic() -> traffic.Report:
     return traffic.report(trials=10, extent=256, chains=("G10", "G12"))
+
+
+@cache
+def chimera_cpu() -> cpu.Report:
+    return cpu.report(("G10",), turns=1)
 
 
 @cache

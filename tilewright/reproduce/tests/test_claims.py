@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from tilewright.reproduce.chimera import cpu, gpu
+from tilewright.reproduce.chimera import gpu
 from tilewright.reproduce.claim import Claim
 from tilewright.reproduce.experiment import EXPERIMENTS, Report
 from tilewright.reproduce.matmul import worked_cases
@@ -23,7 +23,7 @@ REPORTS: dict[str, Callable[[], Report]] = {
     "amos-cpu": compared,
     "chimera-orders": reports.chimera_orders,
     "chimera-traffic": reports.chimera_traffic,
-    "chimera-cpu": lambda: cpu.report(("G10",), turns=1),
+    "chimera-cpu": reports.chimera_cpu,
     "chimera-gpu": lambda: gpu.report(("G10",), device="emulator"),
     "mlir-matmul": reports.matmul_ablation,
     "tileflow-edge": reports.tileflow_edge,

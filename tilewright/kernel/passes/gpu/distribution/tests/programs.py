@@ -230,6 +230,71 @@ tile.func @k(%q: {memory}, %k: {memory}, %v: {memory}, %o: {out}) grid [{heads},
 """
 
 
+def _scores(sizes: tuple[int, int, int], block: tuple[int, int], dtype: str, intrinsic: str) -> str:
+    """The start of a trip of both: a block of k and of v, and the products of rows of q and k."""
+    (heads, rows, width), (own, step) = sizes, block
+    memory = f"memref<{heads * rows * width}x{dtype}>"
+    q, kt, v = f"tensor<{own}x{width}x{dtype}>", f"tensor<{width}x{step}x{dtype}>", f"tensor<{step}x{width}x{dtype}>"
+    return f"""\
+    %jw = arith.muli %j, %width : index
+    %there = arith.addi %start, %jw : index
+    %right = arith.subi %rows, %j : index
+    %ks = tile.load %k[%there] bounds(%width, %right) strides [1, {width}] align 16 : {memory} -> {kt}
+    %vs = tile.load %v[%there] bounds(%right, %width) strides [{width}, 1] align 16 : {memory} -> {v}
+    %dots = tile.dot "{intrinsic}" %qs, %ks, %none unsigned "" : {q}, {kt}, tensor<{own}x{step}xf32>
+"""
+
+
+def _seen(block: tuple[int, int], causal: bool) -> str:
+    """`%seen`: which columns of a block there are, and with `causal` each row sees; row i those up to i."""
+    own, step = block
+    count, seen = f"tensor<{own}x{step}xi64>", f"tensor<{own}x{step}xi1>"
+    below = f"""\
+    %down = tile.iota 0 : {count}
+    %first = tile.cast %i : index -> i64
+    %firsts = tile.broadcast %first : i64 -> {count}
+    %row = arith.addi %down, %firsts : {count}
+    %past = tile.compare "le" %column, %row : {count} -> {seen}
+    %seen = arith.andi %inside, %past : {seen}
+"""
+    return f"""\
+    %across = tile.iota 1 : {count}
+    %jn = tile.cast %j : index -> i64
+    %js = tile.broadcast %jn : i64 -> {count}
+    %column = arith.addi %across, %js : {count}
+    %bound = tile.cast %rows : index -> i64
+    %bounds = tile.broadcast %bound : i64 -> {count}
+    %{"inside" if causal else "seen"} = tile.compare "lt" %column, %bounds : {count} -> {seen}
+{below if causal else ""}"""
+
+
+def _sums(sizes: tuple[int, int, int], block: tuple[int, int], dtype: str, intrinsic: str) -> str:
+    """The end of a trip of both: sums so far are scaled by `%shrink`, those of the weights `%e` and of v are added."""
+    (_, _, width), (own, step) = sizes, block
+    s, o, r = f"tensor<{own}x{step}xf32>", f"tensor<{own}x{width}xf32>", f"tensor<{own}x1xf32>"
+    weights, v = f"tensor<{own}x{step}x{dtype}>", f"tensor<{step}x{width}x{dtype}>"
+    return f"""\
+    %part = tile.reduce "sum" %e, 1 : {s} -> {r}
+    %kept = arith.mulf %shrink, %l : {r}
+    %total = arith.addf %part, %kept : {r}
+    %shrinks = tile.broadcast %shrink : {r} -> {o}
+    %rescaled = arith.mulf %acc, %shrinks : {o}
+    %es = tile.cast %e : {s} -> {weights}
+    %sum = tile.dot "{intrinsic}" %es, %vs, %rescaled unsigned "" : {weights}, {v}, {o}
+    scf.yield %sum, %max, %total : {o}, {r}, {r}
+"""
+
+
+def _end_of_rows(causal: bool) -> str:
+    """`%end`: behind the last column that a row of the block sees; with `causal` only, else that is `%rows`."""
+    if not causal:
+        return ""
+    return """\
+  %next = arith.addi %i, %own : index
+  %end = arith.minsi %next, %rows : index
+"""
+
+
 def attention(
     sizes: tuple[int, int, int],
     block: tuple[int, int],
@@ -246,49 +311,19 @@ def attention(
     """
     (heads, rows, width), (own, step) = sizes, block
     first, second = (intrinsic.format(n=n, dtype=dtype) for n in (step, width))
-    memory, result = f"memref<{heads * rows * width}x{dtype}>", f"memref<{heads * rows * width}xf32>"
-    q, kt, v = f"tensor<{own}x{width}x{dtype}>", f"tensor<{width}x{step}x{dtype}>", f"tensor<{step}x{width}x{dtype}>"
+    result = f"memref<{heads * rows * width}xf32>"
     s, o, r = f"tensor<{own}x{step}xf32>", f"tensor<{own}x{width}xf32>", f"tensor<{own}x1xf32>"
-    count, seen = f"tensor<{own}x{step}xi64>", f"tensor<{own}x{step}xi1>"
-    last, mask = ("%rows", "%inside")
-    below, above = "", ""
-    if causal:
-        last, mask = "%end", "%below"
-        above = """\
-  %next = arith.addi %i, %own : index
-  %end = arith.minsi %next, %rows : index
-"""
-        below = f"""\
-    %down = tile.iota 0 : {count}
-    %first = tile.cast %i : index -> i64
-    %firsts = tile.broadcast %first : i64 -> {count}
-    %row = arith.addi %down, %firsts : {count}
-    %past = tile.compare "le" %column, %row : {count} -> {seen}
-    %below = arith.andi %inside, %past : {seen}
-"""
     return f"""\
 {_attention_start(sizes, block, warps, dtype, "f32")}\
   %scale = arith.constant dense<{width**-0.5!r}> : {s}
   %hidden = arith.constant dense<-1.0e30> : {s}
-{above}\
-  %sums, %largest, %totals = scf.for %j = %low to {last} step %step
+{_end_of_rows(causal)}\
+  %sums, %largest, %totals = scf.for %j = %low to {"%end" if causal else "%rows"} step %step
       iter_args(%acc = %zero, %m = %least, %l = %nothing) -> ({o}, {r}, {r}) {{
-    %jw = arith.muli %j, %width : index
-    %there = arith.addi %start, %jw : index
-    %right = arith.subi %rows, %j : index
-    %ks = tile.load %k[%there] bounds(%width, %right) strides [1, {width}] align 16 : {memory} -> {kt}
-    %vs = tile.load %v[%there] bounds(%right, %width) strides [{width}, 1] align 16 : {memory} -> {v}
-    %dots = tile.dot "{first}" %qs, %ks, %none unsigned "" : {q}, {kt}, {s}
+{_scores(sizes, block, dtype, first)}\
     %scaled = arith.mulf %dots, %scale : {s}
-    %across = tile.iota 1 : {count}
-    %jn = tile.cast %j : index -> i64
-    %js = tile.broadcast %jn : i64 -> {count}
-    %column = arith.addi %across, %js : {count}
-    %bound = tile.cast %rows : index -> i64
-    %bounds = tile.broadcast %bound : i64 -> {count}
-    %inside = tile.compare "lt" %column, %bounds : {count} -> {seen}
-{below}\
-    %x = tile.select {mask}, %scaled, %hidden : {seen}, {s}
+{_seen(block, causal)}\
+    %x = tile.select %seen, %scaled, %hidden : tensor<{own}x{step}xi1>, {s}
     %top = tile.reduce "max" %x, 1 : {s} -> {r}
     %max = arith.maximumf %top, %m : {r}
     %maxs = tile.broadcast %max : {r} -> {s}
@@ -296,14 +331,7 @@ def attention(
     %e = math.exp %d : {s}
     %gone = arith.subf %m, %max : {r}
     %shrink = math.exp %gone : {r}
-    %part = tile.reduce "sum" %e, 1 : {s} -> {r}
-    %kept = arith.mulf %shrink, %l : {r}
-    %total = arith.addf %part, %kept : {r}
-    %shrinks = tile.broadcast %shrink : {r} -> {o}
-    %rescaled = arith.mulf %acc, %shrinks : {o}
-    %es = tile.cast %e : {s} -> tensor<{own}x{step}x{dtype}>
-    %sum = tile.dot "{second}" %es, %vs, %rescaled unsigned "" : tensor<{own}x{step}x{dtype}>, {v}, {o}
-    scf.yield %sum, %max, %total : {o}, {r}, {r}
+{_sums(sizes, block, dtype, second)}\
   }}
   %divisors = tile.broadcast %totals : {r} -> {o}
   %mean = arith.divf %sums, %divisors : {o}
@@ -329,22 +357,8 @@ def attention_by_powers_of_two(
     (heads, rows, width), (own, step) = sizes, block
     scale = width**-0.5 * log2(e)
     first, second = (intrinsic.format(n=n, dtype=dtype) for n in (step, width))
-    memory, out = f"memref<{heads * rows * width}x{dtype}>", f"memref<{heads * rows * width}x{result}>"
-    q, kt, v = f"tensor<{own}x{width}x{dtype}>", f"tensor<{width}x{step}x{dtype}>", f"tensor<{step}x{width}x{dtype}>"
+    out = f"memref<{heads * rows * width}x{result}>"
     s, o, r = f"tensor<{own}x{step}xf32>", f"tensor<{own}x{width}xf32>", f"tensor<{own}x1xf32>"
-    count, seen = f"tensor<{own}x{step}xi64>", f"tensor<{own}x{step}xi1>"
-    above, shown, below = "", "%rows", ""
-    if causal:
-        above = "%next = arith.addi %i, %own : index\n  %end = arith.minsi %next, %rows : index"
-        shown = "%i"
-        below = f"""\
-      %down = tile.iota 0 : {count}
-      %first = tile.cast %i : index -> i64
-      %firsts = tile.broadcast %first : i64 -> {count}
-      %row = arith.addi %down, %firsts : {count}
-      %past = tile.compare "le" %column, %row : {count} -> {seen}
-      %below = arith.andi %inside, %past : {seen}
-"""
     narrow = "" if result == "f32" else f"%narrow = tile.cast %mean : {o} -> tensor<{own}x{width}x{result}>"
     made, kind = ("%narrow", f"tensor<{own}x{width}x{result}>") if narrow else ("%mean", o)
     return f"""\
@@ -352,27 +366,15 @@ def attention_by_powers_of_two(
   %scale = arith.constant dense<{scale!r}> : {s}
   %less = arith.constant dense<{-scale!r}> : {r}
   %hidden = arith.constant dense<-1.0e30> : {s}
-  {above}
+{_end_of_rows(causal)}\
   %sums, %largest, %totals = scf.for %j = %low to {"%end" if causal else "%rows"} step %step
       iter_args(%acc = %zero, %m = %least, %l = %nothing) -> ({o}, {r}, {r}) {{
-    %jw = arith.muli %j, %width : index
-    %there = arith.addi %start, %jw : index
-    %right = arith.subi %rows, %j : index
-    %ks = tile.load %k[%there] bounds(%width, %right) strides [1, {width}] align 16 : {memory} -> {kt}
-    %vs = tile.load %v[%there] bounds(%right, %width) strides [{width}, 1] align 16 : {memory} -> {v}
-    %dots = tile.dot "{first}" %qs, %ks, %none unsigned "" : {q}, {kt}, {s}
+{_scores(sizes, block, dtype, first)}\
     %last = arith.addi %j, %step : index
-    %partly = tile.compare "gt" %last, {shown} : index -> i1
+    %partly = tile.compare "gt" %last, {"%i" if causal else "%rows"} : index -> i1
     %x = scf.if %partly -> ({s}) {{
-      %across = tile.iota 1 : {count}
-      %jn = tile.cast %j : index -> i64
-      %js = tile.broadcast %jn : i64 -> {count}
-      %column = arith.addi %across, %js : {count}
-      %bound = tile.cast %rows : index -> i64
-      %bounds = tile.broadcast %bound : i64 -> {count}
-      %inside = tile.compare "lt" %column, %bounds : {count} -> {seen}
-{below}\
-      %masked = tile.select {"%below" if causal else "%inside"}, %dots, %hidden : {seen}, {s}
+{_seen(block, causal)}\
+      %masked = tile.select %seen, %dots, %hidden : tensor<{own}x{step}xi1>, {s}
       scf.yield %masked : {s}
     }} else {{
       scf.yield %dots : {s}
@@ -386,14 +388,7 @@ def attention_by_powers_of_two(
     %gone = arith.subf %max, %m : {r}
     %fewer = arith.mulf %gone, %less : {r}
     %shrink = math.exp2 %fewer : {r}
-    %part = tile.reduce "sum" %e, 1 : {s} -> {r}
-    %kept = arith.mulf %shrink, %l : {r}
-    %total = arith.addf %part, %kept : {r}
-    %shrinks = tile.broadcast %shrink : {r} -> {o}
-    %rescaled = arith.mulf %acc, %shrinks : {o}
-    %es = tile.cast %e : {s} -> tensor<{own}x{step}x{dtype}>
-    %sum = tile.dot "{second}" %es, %vs, %rescaled unsigned "" : tensor<{own}x{step}x{dtype}>, {v}, {o}
-    scf.yield %sum, %max, %total : {o}, {r}, {r}
+{_sums(sizes, block, dtype, second)}\
   }}
   %one = arith.constant dense<1.0> : {r}
   %inverse = arith.divf %one, %totals : {r}
