@@ -60,7 +60,10 @@ Sizes = Annotated[
 ]
 MachineName = Annotated[
     str | None,
-    machine_option("whose time to predict (default: nvidia-rtx-3090); amos-model: the host with its features only"),
+    machine_option(
+        "whose time to predict (default: nvidia-rtx-3090; chimera-gpu: an A100); amos-model: the host with "
+        "its features only"
+    ),
 ]
 MmaOption = Annotated[
     str | None, typer.Option("--mma", metavar="NAME", help="the matrix instruction: mma.sync (the default) or wmma")

@@ -31,7 +31,7 @@ from tilewright.runtime.cuda.driver import Driver
 from tilewright.runtime.cuda.module import DeviceModule
 
 SIZES = dict(zip(CHAINS, GEMM_CHAINS, strict=True))
-MACHINE = "sm_80"  # what an A100 is, on which the publication measured
+MACHINE = "nvidia-a100-sxm4-40gb"  # on which the publication measured
 TURNS, CALLS = 10, 5
 TOLERANCE = 1e-2  # of the largest value of a result, for weights and results in f16
 NETWORKS = {"Relay with TensorRT": 1.42, "Relay with CuDNN": 1.31, "Relay with Ansor": 1.22}  # E13
@@ -86,7 +86,7 @@ def report(layers: Sequence[str] = CHAINS, machine: str = MACHINE, device: str |
     known_chains(layers)
     found = resolve_target(machine)
     if not isinstance(found, Gpu):
-        raise InvalidArgument(f"{found.name} is no GPU", where="--machine", help="as sm_80 or sm_90a")
+        raise InvalidArgument(f"{found.name} is no GPU", where="--machine", help="tilewright machines lists GPUs")
     driver, reason = opened(device or Options().device)
     chains = [_timed(name, group.softmax, found, driver) for group in Report.GROUPS for name in layers]
     name = found.name if driver is None else f"{driver.name}, code for {found.name}"
