@@ -35,6 +35,7 @@ from tilewright.lower.module import build_module
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.machine.registry import resolve
 from tilewright.options import Options
+from tilewright.tiles.machines import program_resources
 from tilewright.tiles.tree import HINTS
 
 Array = np.ndarray[Any, Any]
@@ -283,7 +284,8 @@ def lowered(plan: Plan, placement: Placement, target: Cpu | Gpu) -> Any:
     if isinstance(target, Gpu):
         return gpu.tile_program(plan, placement, target)
     places, arena, constants = placement.places, placement.arena_bytes, placement.constants_bytes
-    return build_module(steps(plan), sizes(plan), places, arena, constants, described(target).attribute())[0]
+    attribute, room = described(target).attribute(), program_resources(target)
+    return build_module(steps(plan), sizes(plan), places, arena, constants, attribute, room)[0]
 
 
 # Edits ----------------------------------------------------------------------------------------------------------------

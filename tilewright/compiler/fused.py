@@ -29,7 +29,7 @@ from tilewright.expr.rewrite import substitute, transform
 from tilewright.graph.groups import Group
 from tilewright.instruction.products import MappedProduct
 from tilewright.machine.description import Cpu
-from tilewright.operator.products_tree import products_tree, require_fits
+from tilewright.operator.products_tree import products_tree
 from tilewright.operator.registers import epilogue_in_loop
 from tilewright.operator.rules.cpu_fused import (
     LEAST_GAIN,
@@ -38,12 +38,12 @@ from tilewright.operator.rules.cpu_fused import (
     cycles_fused,
     fused_cycles,
     fused_kernel,
-    l2_bytes,
     point_of,
     rows_cycles,
 )
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.legality import check
+from tilewright.tiles.machines import program_resources
 from tilewright.tiles.problem import problem_of
 from tilewright.tiles.product import Operand, Product, flat_product
 
@@ -159,9 +159,8 @@ def plan_fused(planning: Planning, group: Group, machine: Cpu) -> None:
         if given is not None:
             first, last = (work.statements for work in unpacked)
             kernel = Kernel((*first, *between.get(0, ()), *last), given)
-            check(given, problem_of(kernel), imperfect=True)
+            check(given, problem_of(kernel), imperfect=True, resources=program_resources(machine))
             tree = products_tree(kernel)
-            require_fits(tree, l2_bytes(machine))
             point = point_of(tree)
     why = "register tiles with the fewest cycles whose blocks stay in L2" if given is None else ASKED
     decision = Decision(subject, str(point), why)

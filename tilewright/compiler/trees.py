@@ -27,6 +27,7 @@ from tilewright.tiles.legality import check
 from tilewright.tiles.parts import factors, on_blocks, program_of, tiles_at
 from tilewright.tiles.problem import problem_of
 from tilewright.tiles.product import Product, micro_kernel, products_of
+from tilewright.tiles.resources import Resources
 from tilewright.tiles.tree import (
     InvalidTree,
     Leaf,
@@ -47,10 +48,12 @@ _NAME = re.compile(r"(?P<record>\w+)_(?P<rows>\d{1,4})x(?P<columns>\d{1,4})x(?P<
 class GivenTrees:
     """The trees of `Options.trees`, and of the file that `Options.fuse` names, read once.
 
+    `resources` say what one program of a kernel may place at each level.
     Raises InvalidFile or InvalidTree where they are none, InvalidArgument where both have a tree of one kernel.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, resources: Resources) -> None:
+        self.resources = resources
         self.given = {name: from_json(value, where=f"trees: {name}") for name, value in options.trees.items()}
         self.places = dict.fromkeys(self.given, "trees")
         if isinstance(options.fuse, Path):
@@ -96,7 +99,7 @@ class GivenTrees:
             _require_same_loops(scheduled, tree)
             _require_same_kind(scheduled, tree)
             found = replace(scheduled, tree=tree)
-            check(tree, problem_of(found), imperfect=True)
+            check(tree, problem_of(found), imperfect=True, resources=self.resources)
             return replace(found, tree=_form(found))
 
     def require_used(self, kernels: Collection[str]) -> None:
