@@ -34,7 +34,9 @@ def program(graph: Graph, machine: str, threads: int, lowered: bool = False) -> 
         if lowered:
             launches = numbers_as_arguments(steps(plan)) if isinstance(target, Cpu) else steps(plan)
             sections = placement.arena_bytes, placement.constants_bytes
-            module, _ = build_module(launches, sizes(plan), placement.places, *sections, DictionaryAttr({}), program_resources(target))
+            module, _ = build_module(
+                launches, sizes(plan), placement.places, *sections, DictionaryAttr({}), program_resources(target)
+            )
             return print_module(module)
         if isinstance(target, Cpu):
             return print_module(tile_program(plan, placement, target, options))

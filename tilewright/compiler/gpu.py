@@ -56,7 +56,7 @@ def _tile_program(plan: Plan, placement: Placement, machine: Gpu) -> tuple[Modul
     attribute, planned = GpuTarget(*described(machine)).attribute(), steps(plan)
     places, arena, constants = placement.places, placement.arena_bytes, placement.constants_bytes
     module, launched = build_module(
-        planned, sizes(plan), places, arena, constants, attribute, program_resources(machine)
+        planned, sizes(plan), places, arena, constants, attribute, program_resources(machine, plan.intrinsics)
     )
     carry(module, plan.intrinsics)
     names: dict[str, list[str]] = {}

@@ -203,7 +203,7 @@ class Planning:
         self._products: dict[Compute, Found] = {}
         self.rankings: Rankings = {}  # of the tiles of a GPU
         self.threads = threads
-        self.trees = GivenTrees(options, program_resources(machine))
+        self.trees = GivenTrees(options, program_resources(machine, options.intrinsics))
         self.borders = dict(rewritten.borders)
         self.borders_left_out: set[str] = set()  # tensors whose border of zeros is not in memory
         self.kernel_names: set[str] = set()

@@ -21,7 +21,24 @@ from tilewright.tiles.resources import (
     footprints,
     processing_elements,
 )
-from tilewright.tiles.tree import Kind, Leaf, Loop, Node, Path, Scope, Stage, Tile, TileTree, ancestors, children, node_at, walk
+from tilewright.tiles.shared_memory import block_bytes
+from tilewright.tiles.tree import (
+    Kind,
+    Leaf,
+    Loop,
+    Node,
+    Path,
+    Scope,
+    Stage,
+    Tile,
+    TileTree,
+    ancestors,
+    children,
+    node_at,
+    walk,
+)
+
+SHARED = "SHARED"
 
 Excess = tuple[str, str]  #: what is too large, and the nearest legal change
 
@@ -155,12 +172,15 @@ def _misplaced(tree: TileTree, problem: Problem, resources: Resources) -> Iterat
     placed = [*stages(tree, problem, resources), *values(tree, problem, resources)]
     for level in resources.levels:
         here = [each for each in placed if each.level == level.name]
-        if level.capacity_bytes is not None and sum(each.bytes for each in here) > level.capacity_bytes:
-            yield _too_much(tree, here, level.name, level.capacity_bytes)
+        held = sum(each.bytes for each in here)
+        if level.name == SHARED and threads is not None:
+            held = block_bytes(tree, problem, resources, here)
+        if level.capacity_bytes is not None and held > level.capacity_bytes:
+            yield _too_much(tree, here, held, level.name, level.capacity_bytes)
     room = _register_bytes(tree, resources)
     for each in registers(tree, problem, resources):
         if room is not None and each.bytes > room:
-            yield _too_much(tree, [each], REGISTERS, room)
+            yield _too_much(tree, [each], each.bytes, REGISTERS, room)
 
 
 def _register_bytes(tree: TileTree, resources: Resources) -> int | None:
@@ -172,19 +192,21 @@ def _register_bytes(tree: TileTree, resources: Resources) -> int | None:
     return min(threads.registers, threads.registers_of_all // count) * count * WORD_BYTES
 
 
-def _too_much(tree: TileTree, placed: Sequence[Placed], level: str, room: int) -> Excess:
-    held = sum(each.bytes for each in placed)
+def _too_much(tree: TileTree, placed: Sequence[Placed], held: int, level: str, room: int) -> Excess:
+    """A level in which a program holds more than there is room for: what is placed there, and what passes add to it."""
     names = ", ".join(
         f"{each.tensor} ({each.slots} slots of {each.bytes // each.slots})" if each.slots > 1 else each.tensor
         for each in placed
     )
+    own = sum(each.bytes for each in placed)
+    added = f"; {held - own} of them for results and for what passes align" if held > own else ""
+    message = f"a program keeps {held} bytes of {names} in {level}, which holds {room}{added}"
     most = max((each.slots for each in placed), default=1)
-    once = sum(each.bytes // each.slots if each.slots == most else each.bytes for each in placed) if most > 1 else held
-    rest = sum(each.bytes for each in placed if each.slots != most) if most > 1 else 0
-    message = f"a program keeps {held} bytes of {names} in {level}, which holds {room}"
-    if most > 1 and once <= room:
-        return message, f"slots {(room - rest) // (once - rest)} instead of {most}"
-    return message, _smaller(tree, max(placed, key=lambda each: each.bytes), -(-once // room))
+    slot = sum(each.bytes // each.slots for each in placed if each.slots == most)
+    fewer = most - -(-(held - room) // slot) if most > 1 else 0
+    if fewer > 0:
+        return message, f"slots {fewer} instead of {most}"
+    return message, _smaller(tree, max(placed, key=lambda each: each.bytes), -(-held // room))
 
 
 def _smaller(tree: TileTree, placed: Placed, times: int) -> str:

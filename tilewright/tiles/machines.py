@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilewright.intrinsics.registry import Registry, standard
 from tilewright.machine.description import Accelerator, Cpu, Gpu, Machine
 from tilewright.tiles.resources import Level, Resources, Threads
 
@@ -97,15 +98,15 @@ def _gpu(machine: Gpu) -> Resources:
 CACHES = ("L1", "L2", "L3")  # by which trees of kernels name the caches of any CPU, from the cores on
 
 
-def program_resources(machine: Cpu | Gpu) -> Resources:
+def program_resources(machine: Cpu | Gpu, intrinsics: Registry | None = None) -> Resources:
     """The levels of one program of a grid, as trees of kernels name them, with what it may place there.
 
     A program of a CPU runs on a core, which has all of its caches; a level that it has not is memory. A program of a
     GPU is a block: SHARED is its shared memory, L1 and L2 are caches. The hardware decides which programs run at once,
-    so that units are not counted.
+    so that units are not counted. `intrinsics` has the records of products, the catalogue without.
     """
     if isinstance(machine, Gpu):
-        return _block(machine)
+        return _block(machine, intrinsics or standard())
     bytes_of = [cache.bytes for cache in machine.caches]
     caches = [
         Level(name, bytes_of[number] if number < len(bytes_of) else None, by_placement=True)
@@ -116,7 +117,7 @@ def program_resources(machine: Cpu | Gpu) -> Resources:
     return Resources((Level("DRAM", by_placement=True), *reversed(caches), vectors))
 
 
-def _block(machine: Gpu) -> Resources:
+def _block(machine: Gpu, intrinsics: Registry) -> Resources:
     l2 = next((cache.bytes for cache in machine.caches if cache.name == "L2"), None)
     levels = (
         Level("DRAM", by_placement=True),
@@ -129,4 +130,4 @@ def _block(machine: Gpu) -> Resources:
         machine.warp_sizes[0], machine.max_threads_per_block, machine.max_registers_per_thread,
         machine.registers_per_multiprocessor,
     )  # fmt: skip
-    return Resources(levels, threads=threads)
+    return Resources(levels, threads=threads, intrinsics=intrinsics)

@@ -143,7 +143,9 @@ def _adds_up(leaf: Leaf, problem: Problem) -> bool:
 def _vectors(tile: RegisterTile, element_bytes: int, register_bytes: int) -> int:
     """Registers of one register tile."""
     along = tile.along(tile.vector) if tile.vector else 1
-    return prod(points for name, points in tile.points if name != tile.vector) * -(-along * element_bytes // register_bytes)
+    return prod(points for name, points in tile.points if name != tile.vector) * -(
+        -along * element_bytes // register_bytes
+    )
 
 
 def _element_bytes(problem: Problem, tensor: str) -> int:

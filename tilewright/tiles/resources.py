@@ -20,6 +20,7 @@ from tilewright.expr import dtypes
 from tilewright.expr.affine import Affine, affine
 from tilewright.expr.core import Axis, Read, Tensor
 from tilewright.expr.core import walk as walk_expr
+from tilewright.intrinsics.registry import Registry
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.tree import (
     SIMULTANEOUS,
@@ -89,7 +90,7 @@ class Resources:
 
     Each unit evaluates `operations_per_cycle` points of an expression; `operation_energy_macs` is the energy of one in
     16-bit multiply-adds (None: by the width of the operands). A step of all units takes `compute_latency_cycles` more.
-    Where programs of the grid are blocks, they have `threads`.
+    Where programs of the grid are blocks, they have `threads`; `intrinsics` has the records of their products.
     """
 
     levels: tuple[Level, ...]
@@ -98,6 +99,7 @@ class Resources:
     operation_energy_macs: float | None = None
     compute_latency_cycles: float = 0.0
     threads: Threads | None = None
+    intrinsics: Registry | None = None
 
     def fanout(self, number: int) -> int | None:
         """How many instances of a memory level one of the level outside it feeds; of the innermost one, units."""
