@@ -268,9 +268,7 @@ def verdict(name: str, machine: str, threads: int, trees: Json, through: bool) -
             else:
                 cpu.tile_program(plan, placement, target, options)
         except CompileError as error:
-            _refusal(error)
-            assert not LARGE.search(error.message), f"refused by a pass, not by rule L8: {error.message}"
-            return "refused by a pass"
+            return _refusal_of_pass(error)
     return "right"
 
 
@@ -280,6 +278,14 @@ def _refusal(error: CompileError) -> str:
         if not part:
             raise AssertionError(f"no message, place or help: {error}")
     return "refused by L8" if isinstance(error, TooLarge) else "refused"
+
+
+def _refusal_of_pass(error: CompileError) -> str:
+    """The verdict about a refusal by a pass; AssertionError where rule L8 should have refused the tree."""
+    _refusal(error)
+    if LARGE.search(error.message):
+        raise AssertionError(f"refused by a pass, not by rule L8: {error.message}")
+    return "refused by a pass"
 
 
 def _require_fits(module: ModuleOp, machine: Gpu) -> None:

@@ -36,10 +36,9 @@ from tilewright.operator.rules.cpu_fused import (
     choose_fused,
     cycles_apart,
     cycles_fused,
-    fused_cycles,
     fused_kernel,
+    kernel_cycles,
     point_of,
-    rows_cycles,
 )
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.legality import check
@@ -175,12 +174,12 @@ def plan_fused(planning: Planning, group: Group, machine: Cpu) -> None:
         if work.has_epilogue:
             plan.decisions.append(placed)
     scheduled = fused_kernel(works, point, loops, between, machine)
-    cycles = fused_cycles(works, point, machine) + sum(rows_cycles(products_tree(scheduled), machine))
     running = [each.proven(work, tiles.tile(work)) for each, work, tiles in zip(plans, own, point.points, strict=True)]
     plan.decisions += [replace(each.decision, chosen=str(on)) for each, on in zip(plans, running, strict=True)]
     flops = sum(2 * points(each.node) for each in plans)
     planning.add_scheduled(
-        name, scheduled, decision, (plans[-1].target.name,), flops, cycles=lambda _: cycles,
+        name, scheduled, decision, (plans[-1].target.name,), flops,
+        cycles=lambda kernel: kernel_cycles(kernel, machine),
         instruction=running[-1].instruction,
     )  # fmt: skip
     for each, work, tiles, on, in_loop in zip(plans, works, point.points, running, loops, strict=True):

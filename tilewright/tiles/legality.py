@@ -28,6 +28,7 @@ from tilewright.tiles.tree import (
     Loop,
     Path,
     Scope,
+    Stage,
     Tile,
     TileTree,
     ancestors,
@@ -102,7 +103,7 @@ class SpatialReduction(IllegalTree):
 
 
 class WrongRetention(IllegalTree):
-    """L11: a tile keeps or bypasses a tensor that nothing in it uses."""
+    """L11: a tile keeps or bypasses, or a stage keeps, a tensor that nothing in it uses."""
 
     rule = "L11 retention"
 
@@ -393,13 +394,17 @@ def _steps(subject: _Subject) -> Iterator[IllegalTree]:
 
 
 def _retention(subject: _Subject) -> Iterator[IllegalTree]:
-    """L11: a tile says something about its own tensors only."""
+    """L11: tiles and stages say something about their own tensors only."""
     for path, node in walk(subject.tree):
-        if not isinstance(node, Tile) or not (node.keep or node.bypass):
+        if not isinstance(node, Stage) and not (isinstance(node, Tile) and (node.keep or node.bypass)):
             continue
         computes = [subject.problem.compute(op) for op in subject.ops_below(path)]
         used = sorted({tensor.name for compute in computes for tensor in (*compute.inputs(), compute.output)})
-        for field in RETENTION:
+        if isinstance(node, Stage) and node.tensor not in used:
+            yield WrongRetention(
+                f"stage {node.tensor} in {node.level} keeps what nothing in it uses", help=f"one of {', '.join(used)}"
+            )
+        for field in RETENTION if isinstance(node, Tile) else ():
             for name in getattr(node, field):
                 if name not in used:
                     yield WrongRetention(

@@ -52,9 +52,9 @@ def stages(tree: TileTree, problem: Problem, resources: Resources, factors: Fact
     Micro-kernels take their operands as matrices, whole ones where a tile is ragged. `factors` is that of
     `resources.processing_elements`.
     """
-    found, by_level = [], dict[str, Slices]()
+    found, by_level, known = [], dict[str, Slices](), problem.tensors()
     for path, node in walk(tree):
-        if isinstance(node, Stage):
+        if isinstance(node, Stage) and node.tensor in known:
             if node.level not in by_level:
                 outside = resources.levels[: resources.level(node.level)]
                 by_level[node.level] = Slices(tree, problem, factors, [level.name for level in outside])

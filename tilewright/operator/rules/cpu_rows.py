@@ -117,7 +117,7 @@ def row_tree(
     `vector` is an inner loop with its points in one step; without it, vectors run along the outer loop that has lanes.
     `hints` are those of leaves, by name. `starts` numbers the passes over the inner loops with which the stages of a
     pipeline begin. Sums that are `joined` are in the pass of the reduction that they follow. Row buffers lie in the
-    first of the `caches` that holds them, or in L1 where there are none.
+    first of the `caches` that holds them beside the sums of the row, or in L1 where there are none.
     """
     buffers, inner = row_buffers(statements, joined), inner_loops(statements)
     rows = [(loop.axis.name, loop.quantum) for loop in loops if loop.quantum > 1 and not loop.vector_lanes]
@@ -140,16 +140,20 @@ def row_tree(
     groups = [group[0] if len(group) == 1 else Scope(Kind.SEQ, tuple(group)) for group in trees]
     tree = Scope(Kind.PIPE, tuple(groups)) if starts else groups[0]
     slots = rows_in_use(stages, statements)
-    values = {each.name: each for each in statements}
+    covers = covering(statements)
     points = {axis: axis.size for axis in inner} | {loop.axis: loop.quantum for loop in loops}
-    held = sum(slots * _row_bytes(values[name], points) for name in buffers)
+    held = sum(
+        (slots if each.name in buffers else 1) * _row_bytes(each, points)
+        for each in statements
+        if each.name in buffers or (each.address is None and each.name not in covers)
+    )
     fitting = (level for level, cache in zip(CACHES, caches, strict=False) if held <= cache.bytes)
     level = next(fitting, "DRAM") if caches else CACHES[0]
     return in_program(loops, loops, staged(buffers, level, tree, slots))
 
 
 def _row_bytes(value: Statement, points: Mapping[Axis, int]) -> int:
-    """Bytes of a row buffer: a value at all inner points, for the outer points of one step."""
+    """Bytes of a value of one row: at all inner points that it has, for the outer points of one step."""
     return prod(points.get(axis, axis.size) for axis in value.axes) * dtypes.size_bytes(value.tensor.dtype)
 
 
