@@ -47,8 +47,7 @@ def excesses(tree: TileTree, problem: Problem, resources: Resources) -> Iterator
     """Everything of which a tree asks for more than the machine has."""
     unknown = list(_levels(tree, resources))
     yield from unknown
-    needed = processing_elements(tree)
-    if resources.units is not None and needed > resources.units:
+    if resources.units is not None and (needed := processing_elements(tree)) > resources.units:
         yield (
             f"the tree keeps {needed} units busy, the machine has {resources.units}",
             f"bind loops as for until their factors are {-(-needed // resources.units)} times smaller",

@@ -277,7 +277,7 @@ class Slices:
         self.tree, self.problem, self.factors, self.levels = tree, problem, factors, levels
         self.known: dict[tuple[str, str, Path], Number] = {}
         self.touched: dict[Path, dict[str, Number]] = {}
-        self.everything: dict[Path, dict[str, Number]] = {}
+        self.computed: dict[Path, dict[str, Number]] = {}
         self.places = {leaf.op: (path, leaf) for path, leaf in leaves(tree)}
         self.tiles = {path: node for path, node in walk(tree) if isinstance(node, Tile)}
 
@@ -293,9 +293,11 @@ class Slices:
 
     def touched_of(self, tensor: str, path: Path) -> Number:
         """Elements of one tensor, from outside or from inside, that one execution of the node at `path` touches."""
-        if path not in self.everything:
-            self.everything[path] = self._sizes(path, self._ops(path), lambda _: True)
-        return self.everything[path].get(tensor, 0)
+        if tensor not in self.places:
+            return self._sizes(path, self._ops(path), lambda name: name == tensor).get(tensor, 0)
+        if path not in self.computed:
+            self.computed[path] = self._sizes(path, self._ops(path), lambda name: name in self.places)
+        return self.computed[path].get(tensor, 0)
 
     def takes(self, op: str, tensor: str) -> bool:
         """Whether an expression reads a tensor."""
