@@ -4,7 +4,8 @@
 
 The plan is made with the edited tree, and what `lower` makes of it runs in the interpreter under its checks (races,
 memory that nobody wrote, addresses outside of a tensor) and is compared with the evaluator. Some of the programs also
-go through the passes.
+go through the passes. A tree that exceeds a block's threads or shared memory is to be refused by rule L8: that a pass
+refuses it, or that blocks come out with more, is a failure.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,8 +22,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from xdsl.dialects.builtin import ModuleOp
 
 from tilewright.codegen.cpu.target import described
+from tilewright.codegen.gpu.control import shared_places
 from tilewright.compiler import cpu, gpu
 from tilewright.compiler.plan import Plan, make_plan
 from tilewright.compiler.program import Placement, sizes, steps
@@ -30,11 +34,15 @@ from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import indexing, order_statistics, reduce
 from tilewright.expr.text import parse_graph
+from tilewright.kernel.dialect import FuncOp
+from tilewright.kernel.facts import Facts
 from tilewright.kernel.interpreter import run_main
 from tilewright.lower.module import build_module
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.machine.registry import resolve
 from tilewright.options import Options
+from tilewright.tiles.legality import TooLarge
+from tilewright.tiles.machines import program_resources
 from tilewright.tiles.tree import HINTS
 
 Array = np.ndarray[Any, Any]
@@ -241,7 +249,9 @@ def trees_of(name: str, machine: str, threads: int) -> str:
 
 
 def verdict(name: str, machine: str, threads: int, trees: Json, through: bool) -> str:
-    """The verdict "refused" or "right"; AssertionError for a wrong result. With `through`, passes run too."""
+    """The verdict "refused", "refused by L8" or "right"; AssertionError for a wrong result, or for a block that is too
+    large. With `through`, passes run too.
+    """
     target = machine_of(machine)
     try:
         options = Options(cache=False, trees=trees)
@@ -259,11 +269,11 @@ def verdict(name: str, machine: str, threads: int, trees: Json, through: bool) -
         try:
             if isinstance(target, Gpu):
                 gpu.distribute(module, options)
+                _require_fits(module, target)
             else:
                 cpu.tile_program(plan, placement, target, options)
         except CompileError as error:
-            _refusal(error)
-            return "refused by a pass"
+            return _refusal_of_pass(error)
     return "right"
 
 
@@ -272,7 +282,24 @@ def _refusal(error: CompileError) -> str:
     for part in (error.message, error.where, error.help):
         if not part:
             raise AssertionError(f"no message, place or help: {error}")
-    return "refused"
+    return "refused by L8" if isinstance(error, TooLarge) else "refused"
+
+
+def _refusal_of_pass(error: CompileError) -> str:
+    """The verdict about a refusal by a pass; AssertionError where rule L8 should have refused the tree."""
+    _refusal(error)
+    if LARGE.search(error.message):
+        raise AssertionError(f"refused by a pass, not by rule L8: {error.message}")
+    return "refused by a pass"
+
+
+def _require_fits(module: ModuleOp, machine: Gpu) -> None:
+    """Raises AssertionError for a kernel with more shared memory than a block has."""
+    for func in module.body.ops:
+        if isinstance(func, FuncOp):
+            _, taken = shared_places(func, Facts())
+            most = machine.shared_bytes_per_block
+            assert taken <= most, f"rule L8 lets a block take {taken} bytes of shared memory, the machine has {most}"
 
 
 def graph_results(name: str) -> list[Array]:
@@ -288,12 +315,14 @@ def lowered(plan: Plan, placement: Placement, target: Cpu | Gpu) -> Any:
     if isinstance(target, Gpu):
         return gpu.tile_program(plan, placement, target)
     places, arena, constants = placement.places, placement.arena_bytes, placement.constants_bytes
-    return build_module(steps(plan), sizes(plan), places, arena, constants, described(target).attribute())[0]
+    attribute, room = described(target).attribute(), program_resources(target)
+    return build_module(steps(plan), sizes(plan), places, arena, constants, attribute, room)[0]
 
 
 # Edits ----------------------------------------------------------------------------------------------------------------
 
 
+LARGE = re.compile("threads exceed|shared memory needed|registers = ")  # what L8 refuses before passes do
 FACTORS = (0, 1, 1, 2, 3, 4, 7, 8, 13, 16, 17, 32, 64, 101, 1 << 20, 1 << 61, 1 << 70, -1)
 WRONG = (None, "", "x", 1.5, True, [], {}, [[]], [1], "L2", 10**30)
 NAMES = ("i", "j", "k", "l", "m", "n", "b", "once", "x", "X", "W", "Y", "Z", "P", "T", "S", "", "é", "i.1", "k.0")
@@ -369,6 +398,20 @@ def _retile(tree: Json, roll: random.Random) -> None:
     for loop in outer:
         if isinstance(loop[1], int) and loop[1] > 1:
             loop[1] = max(1, -(-loop[1] * old // new))
+
+
+def _grow(tree: Json, roll: random.Random) -> None:
+    """Many times the points of a loop in the tile of a block, in fewer tiles: legal but for its size."""
+    quanta = [q for node in nodes(tree) if "kernel" in node for q in node["kernel"].get("quantum", [])]
+    if not quanta:
+        return
+    name, by = roll.choice(quanta)[0], roll.choice([2, 4, 8, 16, 32])
+    for node in nodes(tree):
+        inside = node.get("level") == "REG"
+        for loop in [*node.get("kernel", {}).get("quantum", []), *(_loops(node) if inside else [])]:
+            loop[1] = loop[1] * by if loop[0] == name else loop[1]
+        for loop in _loops(node) if not inside else []:
+            loop[1] = -(-loop[1] // by) if loop[0] == name else loop[1]
 
 
 def _binding(tree: Json, roll: random.Random) -> None:
@@ -559,7 +602,19 @@ def _delete_key(tree: Json, roll: random.Random) -> None:
     del container[key]
 
 
-LEGAL_LOOKING = (_factor, _everywhere, _retile, _retile, _reorder, _change_hint, _drop_hint, _stage, _scope, _split)
+LEGAL_LOOKING = (
+    _factor,
+    _everywhere,
+    _retile,
+    _retile,
+    _grow,
+    _reorder,
+    _change_hint,
+    _drop_hint,
+    _stage,
+    _scope,
+    _split,
+)
 EDITS: Sequence[Callable[[Json, random.Random], None]] = (
     *LEGAL_LOOKING, *LEGAL_LOOKING, _binding, _level, _add_loop, _drop_loop, _drop_node, _duplicate, _swap_nodes, _wrap,
     _reverse_children, _hint, _op, _mapping, _second_product, _wrong_type, _delete_key,

@@ -15,6 +15,7 @@ from tilewright.lower.module import build_module
 from tilewright.lower.numbers import numbers_as_arguments
 from tilewright.machine.description import Cpu
 from tilewright.options import Options
+from tilewright.tiles.machines import program_resources
 
 MACHINES = ("host", "x86-64-v3", "sm_80", "sm_90a", "gfx1201")
 REFUSED = "refused: "
@@ -33,7 +34,9 @@ def program(graph: Graph, machine: str, threads: int, lowered: bool = False) -> 
         if lowered:
             launches = numbers_as_arguments(steps(plan)) if isinstance(target, Cpu) else steps(plan)
             sections = placement.arena_bytes, placement.constants_bytes
-            module, _ = build_module(launches, sizes(plan), placement.places, *sections, DictionaryAttr({}))
+            module, _ = build_module(
+                launches, sizes(plan), placement.places, *sections, DictionaryAttr({}), program_resources(target)
+            )
             return print_module(module)
         if isinstance(target, Cpu):
             return print_module(tile_program(plan, placement, target, options))

@@ -29,21 +29,20 @@ from tilewright.expr.rewrite import substitute, transform
 from tilewright.graph.groups import Group
 from tilewright.instruction.products import MappedProduct
 from tilewright.machine.description import Cpu
-from tilewright.operator.products_tree import products_tree, require_fits
+from tilewright.operator.products_tree import products_tree
 from tilewright.operator.registers import epilogue_in_loop
 from tilewright.operator.rules.cpu_fused import (
     LEAST_GAIN,
     choose_fused,
     cycles_apart,
     cycles_fused,
-    fused_cycles,
     fused_kernel,
-    l2_bytes,
+    kernel_cycles,
     point_of,
-    rows_cycles,
 )
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.legality import check
+from tilewright.tiles.machines import program_resources
 from tilewright.tiles.problem import problem_of
 from tilewright.tiles.product import Operand, Product, flat_product
 
@@ -159,9 +158,8 @@ def plan_fused(planning: Planning, group: Group, machine: Cpu) -> None:
         if given is not None:
             first, last = (work.statements for work in unpacked)
             kernel = Kernel((*first, *between.get(0, ()), *last), given)
-            check(given, problem_of(kernel), imperfect=True)
+            check(given, problem_of(kernel), imperfect=True, resources=program_resources(machine))
             tree = products_tree(kernel)
-            require_fits(tree, l2_bytes(machine))
             point = point_of(tree)
     why = "register tiles with the fewest cycles whose blocks stay in L2" if given is None else ASKED
     decision = Decision(subject, str(point), why)
@@ -176,12 +174,12 @@ def plan_fused(planning: Planning, group: Group, machine: Cpu) -> None:
         if work.has_epilogue:
             plan.decisions.append(placed)
     scheduled = fused_kernel(works, point, loops, between, machine)
-    cycles = fused_cycles(works, point, machine) + sum(rows_cycles(products_tree(scheduled), machine))
     running = [each.proven(work, tiles.tile(work)) for each, work, tiles in zip(plans, own, point.points, strict=True)]
     plan.decisions += [replace(each.decision, chosen=str(on)) for each, on in zip(plans, running, strict=True)]
     flops = sum(2 * points(each.node) for each in plans)
     planning.add_scheduled(
-        name, scheduled, decision, (plans[-1].target.name,), flops, cycles=lambda _: cycles,
+        name, scheduled, decision, (plans[-1].target.name,), flops,
+        cycles=lambda kernel: kernel_cycles(kernel, machine),
         instruction=running[-1].instruction,
     )  # fmt: skip
     for each, work, tiles, on, in_loop in zip(plans, works, point.points, running, loops, strict=True):

@@ -34,6 +34,7 @@ from tilewright.lower.steps import Repeated, Step
 from tilewright.machine import targets
 from tilewright.machine.description import Gpu
 from tilewright.options import Options
+from tilewright.tiles.machines import program_resources
 
 _OF_PARTS = ".parts"  # behind the name of a kernel: what sums parts for it
 
@@ -54,7 +55,9 @@ def _tile_program(plan: Plan, placement: Placement, machine: Gpu) -> tuple[Modul
     """The tile program, and the names in the plan of every kernel of it, in the order of its launches."""
     attribute, planned = GpuTarget(*described(machine)).attribute(), steps(plan)
     places, arena, constants = placement.places, placement.arena_bytes, placement.constants_bytes
-    module, launched = build_module(planned, sizes(plan), places, arena, constants, attribute)
+    module, launched = build_module(
+        planned, sizes(plan), places, arena, constants, attribute, program_resources(machine, plan.intrinsics)
+    )
     carry(module, plan.intrinsics)
     names: dict[str, list[str]] = {}
     for step, kernel in zip(_each(planned), launched, strict=True):

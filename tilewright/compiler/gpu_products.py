@@ -18,7 +18,7 @@ from tilewright.expr.affine import affine
 from tilewright.expr.core import Read
 from tilewright.expr.rewrite import transform
 from tilewright.graph.groups import Group
-from tilewright.instruction.block_tiles import Candidate, Ranking, Reading, is_warpgroup
+from tilewright.instruction.block_tiles import Candidate, Ranking, Reading
 from tilewright.instruction.gpu_products import block_shape
 from tilewright.instruction.panels import with_last
 from tilewright.instruction.products import MappedProduct, walked_dimension
@@ -36,6 +36,7 @@ from tilewright.operator.rules.gpu_product import (
     schedule_blocks,
 )
 from tilewright.tiles.product import Operand, Product
+from tilewright.tiles.shared_memory import is_warpgroup
 
 
 def plan_product(planning: Planning, group: Group, machine: Gpu) -> None:

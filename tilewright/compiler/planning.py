@@ -43,6 +43,7 @@ from tilewright.operator.product_point import ProductPoint
 from tilewright.operator.product_space import ProductSpace
 from tilewright.options import Options
 from tilewright.tiles.kernel import Kernel as ScheduledKernel
+from tilewright.tiles.machines import program_resources
 from tilewright.tiles.notation import print_tree
 from tilewright.tiles.tree import to_json
 
@@ -202,7 +203,7 @@ class Planning:
         self._products: dict[Compute, Found] = {}
         self.rankings: Rankings = {}  # of the tiles of a GPU
         self.threads = threads
-        self.trees = GivenTrees(options)
+        self.trees = GivenTrees(options, program_resources(machine, options.intrinsics))
         self.borders = dict(rewritten.borders)
         self.borders_left_out: set[str] = set()  # tensors whose border of zeros is not in memory
         self.kernel_names: set[str] = set()

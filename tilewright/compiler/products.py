@@ -24,12 +24,12 @@ from tilewright.instruction.products import MappedProduct, is_plain, loops_of, w
 from tilewright.instruction.relayout import named_by_content, packed
 from tilewright.layouts import Packed, permuted, row_major
 from tilewright.machine.description import Cpu
-from tilewright.operator.cycles import epilogue_cycles, product_cycles
 from tilewright.operator.flatten import address
 from tilewright.operator.product_loops import merge_product_loops
 from tilewright.operator.product_point import ProductPoint
 from tilewright.operator.product_space import ProductSpace
 from tilewright.operator.registers import epilogue_in_loop
+from tilewright.operator.rules.cpu_fused import kernel_cycles
 from tilewright.operator.rules.cpu_product import blocks_of, choose_point, depth_block, depth_blocks, scheduled_product
 from tilewright.tiles.product import Operand, Product, flat_product
 
@@ -119,10 +119,9 @@ class ProductPlan:
         if work.has_epilogue:
             plan.decisions.append(placed)
         scheduled = scheduled_product(work, point, blocks, self.machine, epilogue_loop=in_loop)
-        cycles = product_cycles(work, point, self.machine) + epilogue_cycles(work, self.machine)
         planning.add_scheduled(
             name, scheduled, decision, (self.target.name,), 2 * points(self.node),
-            cycles=lambda _: cycles, instruction=running.instruction,
+            cycles=lambda kernel: kernel_cycles(kernel, self.machine), instruction=running.instruction,
         )  # fmt: skip
         self.note(name, work, point, running, in_loop)
 

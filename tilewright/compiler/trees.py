@@ -23,10 +23,11 @@ from tilewright.operator.products_tree import products_tree
 from tilewright.operator.sorting import method_of
 from tilewright.options import Options
 from tilewright.tiles.kernel import Kernel
-from tilewright.tiles.legality import check
+from tilewright.tiles.legality import TooLarge, check
 from tilewright.tiles.parts import factors, on_blocks, program_of, tiles_at
 from tilewright.tiles.problem import problem_of
 from tilewright.tiles.product import Product, micro_kernel, products_of
+from tilewright.tiles.resources import Resources
 from tilewright.tiles.tree import (
     InvalidTree,
     Leaf,
@@ -47,10 +48,12 @@ _NAME = re.compile(r"(?P<record>\w+)_(?P<rows>\d{1,4})x(?P<columns>\d{1,4})x(?P<
 class GivenTrees:
     """The trees of `Options.trees`, and of the file that `Options.fuse` names, read once.
 
+    `resources` say what one program of a kernel may place at each level.
     Raises InvalidFile or InvalidTree where they are none, InvalidArgument where both have a tree of one kernel.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, resources: Resources) -> None:
+        self.resources = resources
         self.given = {name: from_json(value, where=f"trees: {name}") for name, value in options.trees.items()}
         self.places = dict.fromkeys(self.given, "trees")
         if isinstance(options.fuse, Path):
@@ -70,7 +73,8 @@ class GivenTrees:
     def of_products(self, kernel: str, works: Sequence[Product]) -> TileTree | None:
         """The tree that was given for products in one kernel; leaves that have only names get their mappings.
 
-        Raises InvalidTree for a leaf that no intrinsic executes, or not with such a register tile.
+        Raises InvalidTree for a leaf that no intrinsic executes, TooLarge for a register tile that registers do not
+        hold.
         """
         tree = self.given.get(kernel)
         if tree is None:
@@ -96,7 +100,7 @@ class GivenTrees:
             _require_same_loops(scheduled, tree)
             _require_same_kind(scheduled, tree)
             found = replace(scheduled, tree=tree)
-            check(tree, problem_of(found), imperfect=True)
+            check(tree, problem_of(found), imperfect=True, resources=self.resources)
             return replace(found, tree=_form(found))
 
     def require_used(self, kernels: Collection[str]) -> None:
@@ -196,13 +200,16 @@ def _executed(leaf: Leaf, work: Product) -> MicroKernelRef:
 
 
 def _register_tile(work: Product, tile: Mapping[str, int], order: Sequence[str], k_blocks: int = 1) -> ProductPoint:
-    """The point of a product with this register tile. Raises InvalidTree for one that registers do not hold whole."""
+    """The point of a product with this register tile.
+
+    Raises TooLarge for one that registers do not hold, InvalidTree for one that ends within a vector.
+    """
     rows = tuple(tile.get(axis.name, 1) for axis in work.rows)
     columns = tile.get(work.columns.name, 1)
     vectors = -(-columns // work.lanes)
     if not any(prod(rows) <= height and vectors <= width for height, width in work.shapes):
         shapes = ", ".join(f"{height} rows by {width} vectors" for height, width in work.shapes)
-        raise InvalidTree(f"a register tile has {prod(rows)} rows by {vectors} vectors", help=f"at most {shapes}")
+        raise TooLarge(f"a register tile has {prod(rows)} rows by {vectors} vectors", help=f"at most {shapes}")
     point = ProductPoint(rows, vectors, tuple(order), k_blocks)
     whole = point.tile(work)[work.columns.name]
     if columns != whole:

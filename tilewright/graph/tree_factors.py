@@ -22,7 +22,8 @@ from tilewright.graph.open_tiles import follows
 from tilewright.search.factors import divisors, prime_powers
 from tilewright.search.space import NoLegalPoint
 from tilewright.search.tree_search import completed
-from tilewright.tiles.legality import WrongCoverage, fit, violations
+from tilewright.tiles.capacity import fit
+from tilewright.tiles.legality import WrongCoverage, violations
 from tilewright.tiles.notation import print_tree
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Resources

@@ -25,12 +25,10 @@ from tilewright.layouts.copy_engine import FRAGMENT_BYTES
 from tilewright.machine.description import Gpu
 from tilewright.machine.units import COPIES, WARPGROUP_UNITS
 from tilewright.operator.rules.gpu_product import BlockShape, TileLoops
+from tilewright.tiles.shared_memory import is_warpgroup, product_bytes
 
 # What instructions and passes have.
 WARPS = GROUP_LANES["warpgroup128"] // GROUP_LANES["warp32"]  # of a group that computes a product together
-CIRCULAR_STATE_BYTES, ALIGNMENT_BYTES = 16, 1024  # of a slot: two mbarriers; of a swizzled buffer, by PTX
-STORED_COLUMN_BYTES, STORED_COLUMNS = 128, 2  # by `tensor-stores`: columns of rows so long, in so many buffers
-PADDING_BYTES = 16  # of a row, by `distribute` where fragment layouts are unspecified: one vector
 REGISTER_BITS = 32
 STEP_WORDS = 8  # of a row of an operand that products of four warps read at once: 32 bytes
 THREE = 3  # products on tf32 for one of f32
@@ -118,19 +116,9 @@ class BlockProblem:
         return "a" if self.mma.lhs_transposed else "b"
 
 
-def is_warpgroup(record: Intrinsic) -> bool:
-    """Whether groups of four warps compute a record from tiles that bulk copies bring."""
-    return record.group == "warpgroup128"
-
-
 def precision_of(record: Intrinsic, input_precision: str) -> str:
     """The precision of a product on a record: "tf32x3" where three on tf32 stand for one of f32, else ""."""
     return input_precision if record.sources[0].dtype == "tf32" and input_precision == "tf32x3" else ""
-
-
-def is_opaque(record: Intrinsic) -> bool:
-    """Whether the fragment layout of a record is unspecified, so that its operands pass through memory in rows."""
-    return all(operand.layout == "opaque" for operand in record.operands)
 
 
 @dataclass(frozen=True)
@@ -303,21 +291,11 @@ def _candidate(shape: BlockShape, record: Intrinsic, problem: BlockProblem, mach
 
 
 def shared_bytes(shape: BlockShape, record: Intrinsic, problem: BlockProblem, stages: int) -> int:
-    """Shared memory of all slices, in so many stages, and of the result on its way out.
-
-    Where threads copy, the result takes the place of the slices; a circular buffer stays in use beside it. Fragments of
-    an unspecified layout come from padded rows, of one order, and leave as the sums that they are.
-    """
-    slots = stages * slice_bytes(shape, problem)
-    if is_opaque(record):
-        slots += stages * (shape.m + shape.k) * PADDING_BYTES
-        return max(slots, shape.m * (shape.n * problem.sum_bytes + PADDING_BYTES))
-    if not is_warpgroup(record):
-        return max(slots, shape.m * shape.n * problem.result_bytes)
-    rows = min(STORED_COLUMNS * STORED_COLUMN_BYTES, shape.n // shape.warps[1] * problem.result_bytes) * shape.warps[1]
-    if shape.splits > 1 or problem.result_bytes == problem.sum_bytes:
-        rows = 0  # sums leave from registers
-    return slots + stages * CIRCULAR_STATE_BYTES + shape.m * rows + ALIGNMENT_BYTES
+    """Shared memory of all slices, in so many stages, and of the result on its way out."""
+    tile, staged = (shape.m, shape.n, shape.k), stages * slice_bytes(shape, problem)
+    return product_bytes(
+        record, staged, stages, tile, shape.warps, problem.result_bytes, problem.sum_bytes, shape.splits
+    )
 
 
 def slice_bytes(shape: BlockShape, problem: BlockProblem) -> int:

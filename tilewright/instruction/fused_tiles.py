@@ -11,12 +11,13 @@ from math import ceil, inf
 
 from tilewright.dataclass import dataclass
 from tilewright.decision import Refusal
-from tilewright.instruction.block_tiles import WARPS, extents, is_warpgroup, multiply_adds_per_cycle
+from tilewright.instruction.block_tiles import WARPS, extents, multiply_adds_per_cycle
 from tilewright.intrinsics.intrinsic import Intrinsic
 from tilewright.layouts.bits import power_from
 from tilewright.machine.description import Gpu
 from tilewright.machine.units import COPIES
 from tilewright.operator.rules.gpu_fused import FusedShape
+from tilewright.tiles.shared_memory import READ_BYTES, is_warpgroup
 
 LEAST_GAIN = 1.02  # of one kernel over several, to become one
 
@@ -35,9 +36,6 @@ LANES_PER_CYCLE, EXPONENTIALS_PER_CYCLE = 128, 16  # of a multiprocessor, by CUD
 TRIP_CYCLES = {False: 1000, True: 420}  # of a tile of the link, for what orders it: of single warps, of groups of four
 OVERLAP_LOSS = 0.5  # of the time of what should be hidden behind something longer
 ALONE_LOSS = 0.8  # the same where one group of four warps computes, whose products wait for what it makes of them
-# Counted in compiled kernels, the most: shared memory that layouts of what an epilogue reads take, in bytes for an
-# element of the link.
-READ_BYTES = 36
 
 # Assumed.
 SPARE_REGISTERS = 40  # of a thread, for addresses, rows and what passes

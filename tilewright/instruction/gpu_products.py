@@ -22,8 +22,6 @@ from tilewright.instruction.block_tiles import (
     Candidate,
     Ranking,
     Reading,
-    is_opaque,
-    is_warpgroup,
     precision_of,
     rank,
     sliced,
@@ -44,6 +42,7 @@ from tilewright.machine.description import Gpu
 from tilewright.machine.units import CLUSTERS
 from tilewright.operator.rules.gpu_product import BlockShape
 from tilewright.options import OPAQUE_MMA
+from tilewright.tiles.shared_memory import is_opaque, is_warpgroup
 
 DEDUCTION = "the MMA deduction"  # as decisions name it
 ROUNDING = "round-to-tf32"  # the pass that rounds what instructions read as tf32

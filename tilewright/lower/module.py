@@ -29,6 +29,7 @@ from tilewright.tiles.legality import check
 from tilewright.tiles.parts import on_blocks
 from tilewright.tiles.problem import problem_of
 from tilewright.tiles.product import products_of
+from tilewright.tiles.resources import Resources
 
 
 def build_module(
@@ -38,13 +39,15 @@ def build_module(
     arena_bytes: int,
     constants_bytes: int,
     target: DictionaryAttr,
+    resources: Resources,
 ) -> tuple[ModuleOp, list[str]]:
     """The tile program and the kernel of every launch. Kernels that came out equal are emitted once.
 
-    `sizes` has the elements that tensors take in memory, for those that parts of which move with a loop.
+    `sizes` has the elements that tensors take in memory, for those that parts of which move with a loop; `resources`
+    what one program may place at each level.
     """
     main = tile.MainOp(arena_bytes, constants_bytes)
-    building = _Building(main, places, sizes)
+    building = _Building(main, places, sizes, resources)
     building.add(steps, _Scope(main.body.block, {}))
     return ModuleOp([*building.functions, main], {"tile.target": target}), building.launched
 
@@ -62,8 +65,11 @@ class _Scope:
 class _Building:
     """The kernels and the host sequence while they grow."""
 
-    def __init__(self, main: tile.MainOp, places: Mapping[str, Place], sizes: Mapping[str, tuple[Tensor, int]]) -> None:
-        self.main, self.places, self.sizes = main, places, sizes
+    def __init__(
+        self, main: tile.MainOp, places: Mapping[str, Place], sizes: Mapping[str, tuple[Tensor, int]],
+        resources: Resources,
+    ) -> None:  # fmt: skip
+        self.main, self.places, self.sizes, self.resources = main, places, sizes, resources
         self.functions: list[tile.FuncOp] = []
         self.launched: list[str] = []
         self._known: dict[str, str] = {}
@@ -89,7 +95,7 @@ class _Building:
         key = nameless.key
         if key not in self._known:
             self._known[key] = _unique(step.name, self._names)
-            self.functions.append(lower_kernel(nameless, self._known[key]))
+            self.functions.append(lower_kernel(nameless, self._known[key], self.resources))
         return self._known[key]
 
     def _number(self, number: Const) -> SSAValue:
@@ -130,9 +136,9 @@ class _Building:
         return first.result
 
 
-def lower_kernel(step: Step, name: str) -> tile.FuncOp:
+def lower_kernel(step: Step, name: str, resources: Resources) -> tile.FuncOp:
     """The tile program of the kernel of one launch. Raises IllegalTree where a rule forbids its tree."""
-    check(step.kernel.tree, problem_of(step.kernel), imperfect=True)
+    check(step.kernel.tree, problem_of(step.kernel), imperfect=True, resources=resources)
     products = products_of(step.kernel)
     if isinstance(step.kernel.statements[-1].accum, Ordered):
         func = lower_ordered(name, step.kernel, step.arguments)

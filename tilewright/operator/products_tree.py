@@ -19,7 +19,6 @@ from dataclasses import field, replace
 from functools import cached_property
 
 from tilewright.dataclass import dataclass
-from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Const, Expr, Read, Tensor
 from tilewright.expr.dtypes import INDEX
@@ -28,7 +27,6 @@ from tilewright.operator.product_tree import ProductTree, epilogue_is_loop, prod
 from tilewright.tiles import build
 from tilewright.tiles.build import distinct_kernels, rooted
 from tilewright.tiles.kernel import Kernel, Statement
-from tilewright.tiles.legality import TooLarge
 from tilewright.tiles.loops import SpatialLoop, within
 from tilewright.tiles.parts import factors, loops_named, require_form, tiles_at
 from tilewright.tiles.product import Product, products_of, rows_behind
@@ -347,19 +345,6 @@ def _require_lowered(tree: ProductsTree) -> None:
         )  # fmt: skip
     for product in tree.stored:
         _require_vectors(product, tree)
-
-
-def require_fits(tree: ProductsTree, l2_bytes: int) -> None:
-    """Raises TooLarge (rule L8) where the buffers of one step of the blocks take more than L2 has."""
-    buffers = [*tree.buffers.values(), *([tree.sums] if tree.summed else [])]
-    held = sum(buffer.tensor.size * dtypes.size_bytes(buffer.tensor.dtype) for buffer in buffers)
-    if held > l2_bytes:
-        names = ", ".join(buffer.tensor.name for buffer in buffers)
-        loops = ", ".join(loop.axis.name for loop in tree.blocks if loop.quantum > 1) or "the shared loops"
-        raise TooLarge(
-            f"one step of the blocks keeps {held} bytes of {names} in L2, which holds {l2_bytes}",
-            help=f"blocks of {loops} that are {-(-held // l2_bytes)} times smaller",
-        )
 
 
 def _require_vectors(product: ProductTree, tree: ProductsTree) -> None:

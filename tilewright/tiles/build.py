@@ -1,8 +1,9 @@
 """Tile trees from loops and factors: the shapes of tree that the rules of all machines make.
 
 Blocks of the grid are `par` loops over data in DRAM, the tiles that one program walks are loops at L2, reduction loops
-are at L1, and REG holds one vector or register tile. Levels say for which memory a rule chooses the sizes; they do not
-prove that it fits. Ragged tiles make factors imperfect: their product may exceed an extent.
+are at L1, and REG holds one vector or register tile. Levels say for which memory a rule chooses the sizes: of caches,
+only what stages and scopes place there has to fit (`capacity`). Ragged tiles make factors imperfect: their product may
+exceed an extent.
 """
 
 from __future__ import annotations

@@ -10,23 +10,15 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import combinations
 from math import prod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError
 from tilewright.expr.core import Apply, Compute, Read
 from tilewright.expr.core import walk as walk_expr
+from tilewright.tiles.capacity import excesses
 from tilewright.tiles.problem import Problem
-from tilewright.tiles.resources import (
-    Factors,
-    Level,
-    Number,
-    Resources,
-    fed,
-    footprint_bytes,
-    footprints,
-    processing_elements,
-)
+from tilewright.tiles.resources import Resources
 from tilewright.tiles.tree import (
     RETENTION,
     SIMULTANEOUS,
@@ -36,11 +28,11 @@ from tilewright.tiles.tree import (
     Loop,
     Path,
     Scope,
+    Stage,
     Tile,
     TileTree,
     ancestors,
     leaves,
-    node_at,
     same_path,
     walk,
 )
@@ -111,7 +103,7 @@ class SpatialReduction(IllegalTree):
 
 
 class WrongRetention(IllegalTree):
-    """L11: a tile keeps or bypasses a tensor that nothing in it uses."""
+    """L11: a tile keeps or bypasses, or a stage keeps, a tensor that nothing in it uses."""
 
     rule = "L11 retention"
 
@@ -353,82 +345,10 @@ def _placement(subject: _Subject) -> Iterator[IllegalTree]:
 
 
 def _resources(subject: _Subject) -> Iterator[IllegalTree]:
-    """L8: levels in order, units and instances below each level, bytes per level."""
-    resources = subject.resources
-    if resources is None:
-        return
-    names = ", ".join(level.name for level in resources.levels)
-    known = True
-    for path, node in walk(subject.tree):
-        if isinstance(node, Tile):
-            position = resources.level(node.level)
-            outer = [resources.level(tile.level) or 0 for tile in subject.tiles_above(path)]
-            if position is None or (outer and position < outer[-1]):
-                known = False
-                what = "does not exist" if position is None else f"lies outside {resources.levels[outer[-1]].name}"
-                yield TooLarge(f"level {node.level} {what}", help=f"levels from the outside in: {names}")
-    needed = processing_elements(subject.tree)
-    if resources.units is not None and needed > resources.units:
-        yield TooLarge(
-            f"the tree keeps {needed} units busy, the machine has {resources.units}",
-            help=f"bind loops as for until their factors are {-(-needed // resources.units)} times smaller",
-        )
-    if not known:
-        return
-    for number, fanout in _fanouts(resources):
-        needed = fed(subject.tree, resources, number)
-        if needed > fanout:
-            feeder, units = resources.levels[number - 1].name, number == len(resources.levels) - 1
-            inner = "units" if units else f"instances of {resources.levels[number].name}"
-            yield TooLarge(
-                f"one instance of {feeder} feeds {needed} {inner}, the machine has {fanout} there",
-                help=f"bind loops at {feeder} as for until their factors are {-(-needed // fanout)} times smaller",
-            )
-    for tile, level, held in _held(subject.tree, subject.problem, resources):
-        if held > level.capacity_bytes:
-            yield TooLarge(
-                f"one step of {', '.join(map(str, tile.loops))} at {tile.level} keeps {held} bytes in "
-                f"{level.name}, which holds {level.capacity_bytes}",
-                help=f"tiles {-(-held // level.capacity_bytes)} times smaller inside it"
-                + (", or seq" if isinstance(tile.child, Scope) and tile.child.kind is not Kind.SEQ else ""),
-            )
-
-
-def fit(tree: TileTree, problem: Problem, resources: Resources, factors: Factors) -> Any:
-    """Whether L8 allows each tree of a batch, whose levels are those of the machine: an array of bool.
-
-    `factors` are those of loops, by the path of the tile and the place in it, with an entry per tree.
-    """
-    fits: Any = True
-    if resources.units is not None:
-        fits = fits & (processing_elements(tree, factors) <= resources.units)
-    for number, fanout in _fanouts(resources):
-        fits = fits & (fed(tree, resources, number, factors) <= fanout)
-    for _, level, held in _held(tree, problem, resources, factors):
-        fits = fits & (held <= level.capacity_bytes)
-    return fits
-
-
-def _fanouts(resources: Resources) -> list[tuple[int, int]]:
-    """The memory levels on the chip, and the units as the innermost one, by number with what one outside them feeds."""
-    found = [(number, resources.fanout(number)) for number in range(1, len(resources.levels))]
-    return [(number, fanout) for number, fanout in found if fanout is not None]
-
-
-def _held(
-    tree: TileTree, problem: Problem, resources: Resources, factors: Factors | None = None
-) -> Iterator[tuple[Tile, Level, Number]]:
-    """The tiles that fill a level of limited size, with it and the bytes that one step keeps there."""
-    if all(level.capacity_bytes is None for level in resources.levels[1:]):
-        return
-    for path, held in footprints(tree, problem, dedupe=True, weight=footprint_bytes, factors=factors).items():
-        tile = node_at(tree, path)
-        assert isinstance(tile, Tile)
-        if isinstance(tile.child, Tile) and tile.child.level == tile.level:
-            continue  # the child only splits the nest
-        inside = (resources.level(tile.level) or 0) + 1
-        if inside < len(resources.levels) and resources.levels[inside].capacity_bytes is not None:
-            yield tile, resources.levels[inside], held
+    """L8: levels in order, units and instances below each level, bytes per level, threads and registers."""
+    if subject.resources is not None:
+        for message, help in excesses(subject.tree, subject.problem, subject.resources):
+            yield TooLarge(message, help=help)
 
 
 def _reductions(subject: _Subject) -> Iterator[IllegalTree]:
@@ -438,7 +358,7 @@ def _reductions(subject: _Subject) -> Iterator[IllegalTree]:
         return
     able = {level.name for level in resources.levels if level.reduce}
     for path, node in walk(subject.tree):
-        if not isinstance(node, Tile) or node.binding is Binding.TP or node.level in able:
+        if not isinstance(node, Tile) or node.binding is not Binding.SP or node.level in able:
             continue
         for op in subject.ops_below(path):
             for loop in node.loops:
@@ -474,13 +394,17 @@ def _steps(subject: _Subject) -> Iterator[IllegalTree]:
 
 
 def _retention(subject: _Subject) -> Iterator[IllegalTree]:
-    """L11: a tile says something about its own tensors only."""
+    """L11: tiles and stages say something about their own tensors only."""
     for path, node in walk(subject.tree):
-        if not isinstance(node, Tile) or not (node.keep or node.bypass):
+        if not isinstance(node, Stage) and not (isinstance(node, Tile) and (node.keep or node.bypass)):
             continue
         computes = [subject.problem.compute(op) for op in subject.ops_below(path)]
         used = sorted({tensor.name for compute in computes for tensor in (*compute.inputs(), compute.output)})
-        for field in RETENTION:
+        if isinstance(node, Stage) and node.tensor not in used:
+            yield WrongRetention(
+                f"stage {node.tensor} in {node.level} keeps what nothing in it uses", help=f"one of {', '.join(used)}"
+            )
+        for field in RETENTION if isinstance(node, Tile) else ():
             for name in getattr(node, field):
                 if name not in used:
                     yield WrongRetention(

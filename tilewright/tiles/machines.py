@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from tilewright.intrinsics.registry import Registry, standard
 from tilewright.machine.description import Accelerator, Cpu, Gpu, Machine
-from tilewright.tiles.resources import Level, Resources
+from tilewright.tiles.resources import Level, Resources, Threads
 
 BYTE_BITS = 8
 FLOAT_BITS = 32
@@ -89,3 +90,44 @@ def _gpu(machine: Gpu) -> Resources:
               instances=machine.multiprocessors, word_bits=BYTE_BITS, technology="regfile"),
     )  # fmt: skip
     return Resources(levels, int(machine.multiprocessors * machine.fma_per_cycle.get("f32", 1)))
+
+
+# Of one program -------------------------------------------------------------------------------------------------------
+
+
+CACHES = ("L1", "L2", "L3")  # by which trees of kernels name the caches of any CPU, from the cores on
+
+
+def program_resources(machine: Cpu | Gpu, intrinsics: Registry | None = None) -> Resources:
+    """The levels of one program of a grid, as trees of kernels name them, with what it may place there.
+
+    A program of a CPU runs on a core, which has all of its caches; a level that it has not is memory. A program of a
+    GPU is a block: SHARED is its shared memory, L1 and L2 are caches. The hardware decides which programs run at once,
+    so that units are not counted. `intrinsics` has the records of products, the catalogue without.
+    """
+    if isinstance(machine, Gpu):
+        return _block(machine, intrinsics or standard())
+    bytes_of = [cache.bytes for cache in machine.caches]
+    caches = [
+        Level(name, bytes_of[number] if number < len(bytes_of) else None, by_placement=True)
+        for number, name in enumerate(CACHES)
+    ]
+    registers = machine.vector_registers * machine.vector_bits // BYTE_BITS
+    vectors = Level("REG", registers, reduce=True, word_bits=machine.vector_bits, by_placement=True)
+    return Resources((Level("DRAM", by_placement=True), *reversed(caches), vectors))
+
+
+def _block(machine: Gpu, intrinsics: Registry) -> Resources:
+    l2 = next((cache.bytes for cache in machine.caches if cache.name == "L2"), None)
+    levels = (
+        Level("DRAM", by_placement=True),
+        Level("L2", l2, by_placement=True),
+        Level("L1", by_placement=True),
+        Level("SHARED", machine.shared_bytes_per_block, by_placement=True),
+        Level("REG", reduce=True, by_placement=True),
+    )
+    threads = Threads(
+        machine.warp_sizes[0], machine.max_threads_per_block, machine.max_registers_per_thread,
+        machine.registers_per_multiprocessor,
+    )  # fmt: skip
+    return Resources(levels, threads=threads, intrinsics=intrinsics)

@@ -203,9 +203,19 @@ def products_of(kernel: Kernel) -> tuple[Product, ...]:
             fact = f"the micro-kernel of {product[-1].name} has no mapping"
             wanted = f"one micro-kernel with its mapping, at op {kernel.statements[0].name}"
             raise InvalidTree(fact, where="tile tree", help=wanted)
+        _require_loops(product[-1], micro_kernel.mapping)
         own = (*product, *epilogue, *rows) if len(segments) == 1 else (*product, *epilogue)
         products.append(Product(own, micro_kernel.mapping))
     return tuple(products)
+
+
+def _require_loops(product: Statement, mapping: ProductMapping) -> None:
+    """Raises InvalidTree for a mapping of loops that a product has not."""
+    known = [axis.name for axis in (*product.axes, *product.reduce)]
+    unknown = [name for name in (*mapping.rows, mapping.columns, *mapping.depth) if name not in known]
+    if unknown:
+        fact = f"the mapping of {product.name} has {', '.join(unknown)}, no loop of it"
+        raise InvalidTree(fact, where="tile tree", help=f"one of {', '.join(known)}")
 
 
 def rows_behind(kernel: Kernel) -> dict[int, tuple[Statement, ...]]:

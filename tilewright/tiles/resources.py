@@ -7,7 +7,7 @@ in and is not counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from math import prod
@@ -18,7 +18,9 @@ import numpy as np
 from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
 from tilewright.expr.affine import Affine, affine
-from tilewright.expr.core import Read, Tensor
+from tilewright.expr.core import Axis, Read, Tensor
+from tilewright.expr.core import walk as walk_expr
+from tilewright.intrinsics.registry import Registry
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.tree import (
     SIMULTANEOUS,
@@ -45,6 +47,7 @@ Factors = Mapping[tuple[Path, int], Number]  #: of loops, by the path of the til
 class Level:
     """One memory level: bytes of an instance and how many there are (None: enough), and what the analysis needs.
 
+    With `by_placement` only what a tree places there counts (`placement`): what else is there the hardware decides.
     With `reduce` it adds up what several units computed; with `multicast` one read serves several instances further in.
     Rates are per instance (None: unlimited), energies per word in 16-bit multiply-adds (None: by `technology`). The
     meaning of the rest is that of `machine.description.Level`.
@@ -68,6 +71,17 @@ class Level:
     write_latency_cycles: float = 0.0
     load_slots: int = 2
     store_slots: int = 2
+    by_placement: bool = False
+
+
+@dataclass(frozen=True)
+class Threads:
+    """The threads of a block: how many a warp has and a block may have, and their registers of 32 bits."""
+
+    of_warp: int
+    of_block: int
+    registers: int
+    registers_of_all: int
 
 
 @dataclass(frozen=True)
@@ -76,6 +90,7 @@ class Resources:
 
     Each unit evaluates `operations_per_cycle` points of an expression; `operation_energy_macs` is the energy of one in
     16-bit multiply-adds (None: by the width of the operands). A step of all units takes `compute_latency_cycles` more.
+    Where programs of the grid are blocks, they have `threads`; `intrinsics` has the records of their products.
     """
 
     levels: tuple[Level, ...]
@@ -83,6 +98,8 @@ class Resources:
     operations_per_cycle: float = 1.0
     operation_energy_macs: float | None = None
     compute_latency_cycles: float = 0.0
+    threads: Threads | None = None
+    intrinsics: Registry | None = None
 
     def fanout(self, number: int) -> int | None:
         """How many instances of a memory level one of the level outside it feeds; of the innermost one, units."""
@@ -180,7 +197,7 @@ def elements(_: Tensor) -> int:
 
 def working_set(tree: Node, problem: Problem, path: Path = ()) -> dict[str, Number]:
     """Elements of each outside tensor that one execution of the node at `path` touches."""
-    return _Slices(tree, problem).outside(path)
+    return Slices(tree, problem).outside(path)
 
 
 def footprints(
@@ -198,7 +215,7 @@ def footprints(
     keeps stays beside each child of `Seq`; what a child's tiles bypass is not there. `factors` is that of
     `processing_elements`.
     """
-    slices = _Slices(tree, problem, factors)
+    slices = Slices(tree, problem, factors)
     tensors = problem.tensors()
     weights = {name: weight(tensor) for name, tensor in tensors.items()}
 
@@ -251,13 +268,16 @@ def footprint_bytes(tensor: Tensor) -> int:
     return dtypes.size_bytes(tensor.dtype)
 
 
-class _Slices:
-    """Extents of loops and tensors inside any node of one tree."""
+class Slices:
+    """Extents of loops and tensors inside any node of one tree; loops of tiles at the `levels` given have one step."""
 
-    def __init__(self, tree: Node, problem: Problem, factors: Factors | None = None) -> None:
-        self.tree, self.problem, self.factors = tree, problem, factors
+    def __init__(
+        self, tree: Node, problem: Problem, factors: Factors | None = None, levels: Collection[str] = ()
+    ) -> None:
+        self.tree, self.problem, self.factors, self.levels = tree, problem, factors, levels
         self.known: dict[tuple[str, str, Path], Number] = {}
         self.touched: dict[Path, dict[str, Number]] = {}
+        self.computed: dict[Path, dict[str, Number]] = {}
         self.places = {leaf.op: (path, leaf) for path, leaf in leaves(tree)}
         self.tiles = {path: node for path, node in walk(tree) if isinstance(node, Tile)}
 
@@ -268,12 +288,46 @@ class _Slices:
         return self.touched[path]
 
     def _outside(self, path: Path) -> dict[str, Number]:
-        inside = [op for op, (place, _) in self.places.items() if place[: len(path)] == path]
+        inside = self._ops(path)
+        return self._sizes(path, inside, lambda name: not self._lives_inside(name, inside))
+
+    def touched_of(self, tensor: str, path: Path) -> Number:
+        """Elements of one tensor, from outside or from inside, that one execution of the node at `path` touches."""
+        if tensor not in self.places:
+            return self._sizes(path, self._ops(path), lambda name: name == tensor).get(tensor, 0)
+        if path not in self.computed:
+            self.computed[path] = self._sizes(path, self._ops(path), lambda name: name in self.places)
+        return self.computed[path].get(tensor, 0)
+
+    def takes(self, op: str, tensor: str) -> bool:
+        """Whether an expression reads a tensor."""
+        return any(read.tensor.name == tensor for read in self.problem.compute(op).reads())
+
+    def matrix(self, op: str, tensor: str, path: Path) -> Number:
+        """Elements of a tensor as an expression takes them in one execution: one for each point of the loops that its
+        indices have, of whole tiles. The elements of a window are there as often as they are taken.
+        """
+        compute, (place, _) = self.problem.compute(op), self.places[op]
+        names = {
+            self.problem.names[op, axis.name]
+            for read in (*compute.reads(), Read(compute.output, compute.axes))
+            if read.tensor.name == tensor
+            for index in read.indices
+            for axis in walk_expr(index)
+            if isinstance(axis, Axis)
+        }
+        return prod(factor for loop, factor in self._loops(place, path) if loop.name in names)
+
+    def _ops(self, path: Path) -> list[str]:
+        return [op for op, (place, _) in self.places.items() if place[: len(path)] == path]
+
+    def _sizes(self, path: Path, inside: list[str], wanted: Callable[[str], bool]) -> dict[str, Number]:
+        """Elements of the tensors that are wanted in the bounding boxes of what expressions inside reach."""
         boxes: dict[str, list[Range]] = {}
         for op in inside:
             compute = self.problem.compute(op)
             for read in (*compute.reads(), Read(compute.output, compute.axes)):
-                if not self._lives_inside(read.tensor.name, inside):
+                if wanted(read.tensor.name):
                     box = self._box(op, read, path)
                     old = boxes.get(read.tensor.name, box)
                     boxes[read.tensor.name] = [
@@ -343,4 +397,6 @@ class _Slices:
     def _own(self, path: Path) -> list[tuple[Loop, Number]]:
         tile = self.tiles.get(path)
         loops = tile.loops if tile is not None else ()
+        if tile is not None and tile.level in self.levels:
+            return [(loop, 1) for loop in loops]
         return [(loop, _factor(loop, self.factors, path, number)) for number, loop in enumerate(loops)]

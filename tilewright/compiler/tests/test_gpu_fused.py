@@ -28,7 +28,6 @@ from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops.attention import attention
 from tilewright.expr.text import parse_graph
-from tilewright.instruction.block_tiles import is_warpgroup
 from tilewright.instruction.gpu_products import matrix_records
 from tilewright.kernel import dialect as tile
 from tilewright.machine.registry import resolve
@@ -37,6 +36,7 @@ from tilewright.options import Options
 from tilewright.runtime import emulated
 from tilewright.tiles.notation import print_tree
 from tilewright.tiles.product import products_of
+from tilewright.tiles.shared_memory import is_warpgroup
 from tilewright.tiles.tree import from_json
 
 Array = np.ndarray[Any, Any]

@@ -21,9 +21,10 @@ from tilewright.expr.ordered import Ordered
 from tilewright.kernel.interpreter import run_main
 from tilewright.kernel.text import print_module
 from tilewright.lower.module import build_module
-from tilewright.machine.registry import resolve
+from tilewright.machine.registry import resolve, resolve_cpu
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.legality import check
+from tilewright.tiles.machines import program_resources
 from tilewright.tiles.notation import parse_tree, print_tree
 from tilewright.tiles.problem import problem_of
 from tilewright.tiles.resources import Level, Resources
@@ -70,8 +71,9 @@ def planned(build: Callable[[GraphBuilder], Tensor], threads: int = 1) -> tuple[
 def program(plan: Plan) -> ModuleOp:
     placement = Placement(plan)
     return build_module(
-        steps(plan), sizes(plan), placement.places, placement.arena_bytes, placement.constants_bytes, DictionaryAttr({})
-    )[0]
+        steps(plan), sizes(plan), placement.places, placement.arena_bytes, placement.constants_bytes,
+        DictionaryAttr({}), program_resources(resolve_cpu("x86-64-v3")),
+    )[0]  # fmt: skip
 
 
 def changed(plan: Plan, kernel: Kernel, changes: Sequence[tuple[str, str]]) -> Plan:

@@ -22,13 +22,16 @@ from tilewright.kernel.interpreter import run_kernel
 from tilewright.kernel.verify import verify
 from tilewright.lower.module import lower_kernel
 from tilewright.lower.steps import Step
+from tilewright.machine.registry import resolve_cpu
 from tilewright.operator.product_point import ProductPoint
-from tilewright.operator.products_tree import products_tree, require_fits
+from tilewright.operator.products_tree import products_tree
 from tilewright.operator.rules.cpu_fused import FusedPoint, fused_kernel, point_of
 from tilewright.tiles.kernel import Kernel
-from tilewright.tiles.legality import TooLarge
+from tilewright.tiles.legality import TooLarge, violations
 from tilewright.tiles.loops import SpatialLoop
+from tilewright.tiles.machines import program_resources
 from tilewright.tiles.notation import parse_tree, print_tree
+from tilewright.tiles.problem import problem_of
 from tilewright.tiles.product import Operand, Product, flat_product
 from tilewright.tiles.tree import InvalidTree, kernels
 
@@ -36,6 +39,7 @@ Array = np.ndarray[Any, Any]
 Sizes = tuple[int, int, int, int, int]  # batch, m, n, k, l
 
 LANES: Mapping[str, Any] = {"intrinsic": "fma_8_f32_f32", "lanes": 8}
+ROOM = program_resources(resolve_cpu("x86-64-v3"))
 
 
 def chain(sizes: Sizes, between: bool = False, after: bool = False, reversed_: bool = False) -> tuple[Product, Product]:
@@ -100,7 +104,7 @@ def run(kernel: Kernel, works: tuple[Product, Product], sizes: Sizes) -> tuple[A
     a, b, d = (generator.integers(-3, 4, (batch, *shape)).astype(np.float32) for shape in shapes)
     tensors = [Tensor(name, (array.size,), "f32") for name, array in (("A", a), ("B", b), ("D", d))]
     tensors.append(works[1].output)
-    func = lower_kernel(Step("f", kernel, tuple((tensor, tensor.size) for tensor in tensors)), "f")
+    func = lower_kernel(Step("f", kernel, tuple((tensor, tensor.size) for tensor in tensors)), "f", ROOM)
     module = ModuleOp([func])
     verify(module)
     e = np.full(batch * m * n, np.nan, np.float32)
@@ -179,7 +183,7 @@ def test_an_illegal_tree_is_refused(before: str, after: str, message: str) -> No
     kernel = edited(before, after)
     tensors = [Tensor(name, (size,), "f32") for name, size in (("A", 540), ("B", 1260), ("D", 2800), ("E", 1200))]
     with pytest.raises(CompileError, match=re.escape(message)) as caught:
-        lower_kernel(Step("f", kernel, tuple((tensor, tensor.size) for tensor in tensors)), "f")
+        lower_kernel(Step("f", kernel, tuple((tensor, tensor.size) for tensor in tensors)), "f", ROOM)
     assert caught.value.help
 
 
@@ -193,11 +197,16 @@ def test_vectors_across_the_rows_of_a_buffer_are_refused() -> None:
 
 
 def test_buffers_that_do_not_fit_are_refused() -> None:
-    tree = products_tree(edited("", ""))
-    held = 4 * (12 * 32 + 12 * 20)  # a block of C, and the sums of its rows
-    require_fits(tree, held)
-    with pytest.raises(
-        TooLarge, match=f"L8 resources: one step of the blocks keeps {held} bytes of C, E.sum"
-    ) as caught:
-        require_fits(tree, held - 1)
-    assert "blocks of m, l that are 2 times smaller" in (caught.value.help or "")
+    """A block of C and the sums of its rows lie in L2, by the scope and by the stage of the tree."""
+    kernel, held = edited("", ""), 4 * (12 * 32 + 12 * 20)
+
+    def refusal(l2_bytes: int) -> CompileError | None:
+        levels = tuple(replace(each, capacity_bytes=l2_bytes) if each.name == "L2" else each for each in ROOM.levels)
+        found = violations(kernel.tree, problem_of(kernel), imperfect=True, resources=replace(ROOM, levels=levels))
+        return next(found, None)
+
+    assert refusal(held) is None
+    refused = refusal(held - 1)
+    assert isinstance(refused, TooLarge)
+    assert refused.message == f"L8 resources: a program keeps {held} bytes of E.sum, C in L2, which holds {held - 1}"
+    assert "tiles 2 times smaller" in (refused.help or "")

@@ -19,7 +19,7 @@ from tilewright.machine.description import Cpu
 from tilewright.operator.cycles import epilogue_cycles, nest_cycles, product_cycles, tiled_cycles
 from tilewright.operator.product_point import ProductPoint, k_unroll
 from tilewright.operator.product_tree import ProductTree
-from tilewright.operator.products_tree import ProductsTree, Rows
+from tilewright.operator.products_tree import ProductsTree, Rows, products_tree
 from tilewright.operator.rules.cpu_product import EVEN, balance, choose_point, tiles_that_fit
 from tilewright.operator.rules.cpu_rows import schedule_rows
 from tilewright.tiles.build import rooted
@@ -164,6 +164,18 @@ def fused_cycles(works: Sequence[Product], point: FusedPoint, machine: Cpu) -> f
     """Cycles of products in one kernel with all data near, of all threads together."""
     each = zip(works, point.points, strict=True)
     return sum(product_cycles(work, tiles, machine) + epilogue_cycles(work, machine) for work, tiles in each)
+
+
+def kernel_cycles(kernel: Kernel, machine: Cpu) -> float:
+    """Cycles of a kernel with products by its tree, of all threads together: their register tiles, and rows between."""
+    tree = products_tree(kernel)
+    total = sum(rows_cycles(tree, machine))
+    for each in tree.products:
+        work = each.work
+        rows = [each.tile.get(axis.name, 1) for axis in work.rows]
+        vectors = -(-each.tile[work.columns.name] // work.lanes)
+        total += tiled_cycles(work, rows, vectors, machine) + epilogue_cycles(work, machine)
+    return total
 
 
 def rows_cycles(tree: ProductsTree, machine: Cpu) -> Iterator[float]:

@@ -18,7 +18,7 @@ from tilewright.decision import Cost, Decision
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import COSTLY, Apply, Axis, Read, walk
-from tilewright.machine.description import Cpu
+from tilewright.machine.description import Cache, Cpu
 from tilewright.machine.roofline import LaunchModel, busiest_share
 from tilewright.operator.crossed import crossed_read, order_of_squares
 from tilewright.operator.cycles import nest_cycles
@@ -37,6 +37,7 @@ from tilewright.operator.statements import (
 from tilewright.tiles.build import in_program, register_tile, rooted, staged, tile
 from tilewright.tiles.kernel import Kernel, Statement
 from tilewright.tiles.loops import SpatialLoop
+from tilewright.tiles.machines import CACHES
 from tilewright.tiles.parts import program_of
 from tilewright.tiles.tree import Hint, Kind, Leaf, Scope, TileTree
 
@@ -65,7 +66,7 @@ def schedule_rows(
     if vector is None:
         blocks = _programs(statements, {}, threads)
         loops = [SpatialLoop(axis, 1, blocks.get(axis.name, 1)) for axis in outer]
-        kernel = Kernel(statements, row_tree(statements, loops))
+        kernel = Kernel(statements, row_tree(statements, loops, caches=machine.caches))
         return kernel, Decision(f"vector of {subject}", "none", "no loop has stride 1 in the output")
     extent = vector.size
     inside = vector in inner
@@ -93,7 +94,8 @@ def schedule_rows(
     ]
     asked = _prefetches(statements, vector, length, machine, bool(stages), joined)
     hints = _hints(statements, streams, joined, asked)
-    tree = row_tree(statements, loops, (vector.name, length) if inside else None, lanes, hints, stages, joined)
+    along = (vector.name, length) if inside else None
+    tree = row_tree(statements, loops, along, lanes, hints, stages, joined, machine.caches)
     place = "an inner loop" if inside else "an outer loop"
     beside = f", {unroll_extent} points of {unroll} beside it" if unroll else ""
     beside += ", along the lines that are read" if order else ""
@@ -134,12 +136,14 @@ def row_tree(
     hints: Mapping[str, Sequence[Hint]] | None = None,
     starts: Collection[int] = (),
     joined: Collection[str] = (),
+    caches: Sequence[Cache] = (),
 ) -> TileTree:
     """Tiles of the outer `loops` around the passes, which run in turn or in a pipeline of rows.
 
     `vector` is an inner loop with its points in one step; without it, vectors run along the outer loop that has lanes.
     `hints` are those of leaves, by name. `starts` numbers the passes over the inner loops with which the stages of a
-    pipeline begin. Sums that are `joined` are in the pass of the reduction that they follow.
+    pipeline begin. Sums that are `joined` are in the pass of the reduction that they follow. Row buffers lie in the
+    first of the `caches` that holds them beside the sums of the row, or in L1 where there are none.
     """
     buffers, inner = row_buffers(statements, joined), inner_loops(statements)
     rows = [(loop.axis.name, loop.quantum) for loop in loops if loop.quantum > 1 and not loop.vector_lanes]
@@ -161,7 +165,22 @@ def row_tree(
         trees[-1].append(rooted(tile("L1", _trips(inner, vector) if sweeps else [], body)))
     groups = [group[0] if len(group) == 1 else Scope(Kind.SEQ, tuple(group)) for group in trees]
     tree = Scope(Kind.PIPE, tuple(groups)) if starts else groups[0]
-    return in_program(loops, loops, staged(buffers, "L1", tree, rows_in_use(stages, statements)))
+    slots = rows_in_use(stages, statements)
+    covers = covering(statements)
+    points = {axis: axis.size for axis in inner} | {loop.axis: loop.quantum for loop in loops}
+    held = sum(
+        (slots if each.name in buffers else 1) * _row_bytes(each, points)
+        for each in statements
+        if each.name in buffers or (each.address is None and each.name not in covers)
+    )
+    fitting = (level for level, cache in zip(CACHES, caches, strict=False) if held <= cache.bytes)
+    level = next(fitting, "DRAM") if caches else CACHES[0]
+    return in_program(loops, loops, staged(buffers, level, tree, slots))
+
+
+def _row_bytes(value: Statement, points: Mapping[Axis, int]) -> int:
+    """Bytes of a value of one row: at all inner points that it has, for the outer points of one step."""
+    return prod(points.get(axis, axis.size) for axis in value.axes) * dtypes.size_bytes(value.tensor.dtype)
 
 
 def _trips(inner: Sequence[Axis], vector: tuple[str, int] | None) -> list[tuple[str, int]]:

@@ -31,6 +31,7 @@ from tilewright.tiles.kernel import Kernel as ScheduledKernel
 from tilewright.tiles.kernel import expressions
 from tilewright.tiles.legality import WrongCoverage, check, violations
 from tilewright.tiles.loops import SpatialLoop
+from tilewright.tiles.machines import program_resources
 from tilewright.tiles.notation import parse_tree, print_tree
 from tilewright.tiles.problem import Problem, problem_of
 from tilewright.tiles.product import product_of
@@ -100,6 +101,7 @@ GRAPHS = {
     "everything": "input X: f32[6, 7]\nY: f32[] += X[i, j] over i:6, j:7\noutput Y",
     "one number": "input X: f32[]\nY: f32[] = exp(X[])\noutput Y",
 }
+ROOM = program_resources(resolve_cpu("x86-64-v3"))
 CASES = [(name, machine, threads) for name in GRAPHS for machine, threads in (("host", 1), ("x86-64-v2", 3))]
 
 
@@ -112,7 +114,7 @@ def lowered(plan: Plan) -> list[tuple[Kernel, tile.FuncOp]]:
     made = []
     for kernel, step in zip(plan.kernels, steps(plan), strict=True):
         assert isinstance(step, Step)
-        made.append((kernel, lower_kernel(step, "kernel")))
+        made.append((kernel, lower_kernel(step, "kernel", ROOM)))
     return made
 
 

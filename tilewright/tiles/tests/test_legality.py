@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from tilewright.errors import InvalidExpression
 from tilewright.expr.core import Apply, Axis, Read, Tensor, apply
 from tilewright.expr.ordered import Ordered, PrefixScan, Scatter, Sort
 from tilewright.expr.text import parse_graph
+from tilewright.machine.registry import resolve_cpu
 from tilewright.tiles import legality
 from tilewright.tiles.kernel import Kernel, Statement
 from tilewright.tiles.legality import check, violations
+from tilewright.tiles.machines import program_resources
 from tilewright.tiles.notation import parse_tree
 from tilewright.tiles.problem import NEW, OLD, Problem, Rescaling, problem_of
-from tilewright.tiles.resources import Level, Resources, footprints, processing_elements, working_set
+from tilewright.tiles.resources import Level, Resources, Slices, footprints, processing_elements, working_set
 from tilewright.tiles.tree import Tile, walk
 
 
@@ -226,6 +231,14 @@ MACHINE = Resources(
          "keeps 48 units busy, the machine has 16", "3 times smaller"),
         (GEMM, "@DRAM for n:1 { @L1 for m:8, n:6, k:4 { op C } }", legality.TooLarge,
          "one step of n:1 at DRAM keeps 416 bytes in L1, which holds 256", "2 times smaller"),
+        (GEMM, "@DRAM for m:8 { stage A in L1 slots 64 { @L1 for n:6, k:4 { op C } } }", legality.TooLarge,
+         "one step of m:8 at DRAM keeps 1144 bytes in L1, which holds 256", "5 times smaller"),
+        (GEMM, "@DRAM for n:1 { @REG for m:8, n:6, k:4 { op C } }", legality.TooLarge,
+         "one step of n:1 at DRAM keeps 416 bytes in L1, which holds 256", "2 times smaller"),
+        (GEMM, "@DRAM for n:6 { stage Z in L1 { @L1 for m:8, k:4 { op C } } }", legality.WrongRetention,
+         "stage Z in L1 keeps what nothing in it uses", "one of A, B, C"),
+        (GEMM, "@DRAM for n:6 { stage A in L7 { @L1 for m:8, k:4 { op C } } }", legality.TooLarge,
+         "level L7 does not exist", "from the outside in: DRAM, L1, REG"),
         (GEMM, "@DRAM for m:8, n:6 { @L1 par k:4 { op C } }", legality.SpatialReduction,
          "par k:4 at L1 reduces C across units, which L1 cannot", "bind k as for, or put it at REG"),
     ],
@@ -409,3 +422,57 @@ def test_open_factors_break_nothing() -> None:
 def test_para_of_independent_children() -> None:
     subject = problem("input A: f32[8]\nB: f32[i:8] = exp(A[i])\nC: f32[i:8] = tanh(A[i])\noutput B\noutput C\n")
     check(parse_tree("@DRAM for i:2 { para[@L1 for i:4 { op B }, @L1 for i:4 { op C }] }"), subject)
+
+
+# Memory ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_level_that_a_tree_skips_has_to_hold_what_passes() -> None:
+    """A step of DRAM lies in REG, which its tile walks, as well as in L1."""
+    narrow = replace(MACHINE, levels=(*MACHINE.levels[:-1], replace(MACHINE.levels[-1], capacity_bytes=200)))
+    skips = "@DRAM for m:2, n:6 { @REG for m:4, k:4 { op C } }"
+    passes = "@DRAM for m:2, n:6 { @L1 for m:4 { @REG for k:4 { op C } } }"
+    tight = replace(narrow, levels=(*narrow.levels[:-1], replace(narrow.levels[-1], capacity_bytes=90)))
+    check(parse_tree(skips), problem(GEMM), resources=narrow)
+    check(parse_tree(passes), problem(GEMM), resources=tight)
+    with pytest.raises(legality.TooLarge, match="one step of m:2, n:6 at DRAM keeps 96 bytes in REG, which holds 90"):
+        check(parse_tree(skips), problem(GEMM), resources=tight)
+
+
+@pytest.mark.parametrize("slots", [1, 2, 9])
+def test_slots_of_a_stage_count_at_its_level(slots: int) -> None:
+    """A row of A, which a step keeps in L1 beside B and a row of C, is there once for each slot."""
+    tree = parse_tree(f"@DRAM for m:8 {{ stage A in L1 slots {slots} {{ @L1 for n:6, k:4 {{ op C }} }} }}")
+    kept = 4 * (24 + 4 * slots + 6)
+
+    def legal(room: int) -> bool:
+        levels = tuple(replace(each, capacity_bytes=room if each.name == "L1" else None) for each in MACHINE.levels)
+        return not list(violations(tree, problem(GEMM), resources=replace(MACHINE, levels=levels)))
+
+    assert legal(kept)
+    assert not legal(kept - 1)
+
+
+def test_one_look_at_each_expression_for_all_that_a_scope_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What L8 looks at grows with the tree, not with its square: twice the statements, twice the boxes of reads."""
+
+    def looked_at(count: int) -> int:
+        lines = [f"V{n + 1}: f32[i:8, j:64] = V{n}[i, j] + 1.0" for n in range(count)]
+        text = "\n".join(["input V0: f32[8, 64]", *lines, f"output V{count}"])
+        steps = ", ".join(f"@L1 for j:64 {{ op V{n + 1} }}" for n in range(count))
+        seen = 0
+        original = Slices._box
+
+        def counted(self: Slices, *arguments: Any) -> Any:
+            nonlocal seen
+            seen += 1
+            return original(self, *arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Slices, "_box", counted)
+            tree = parse_tree(f"@L2 for i:8 {{ stage V1 in L1 {{ seq[{steps}] }} }}")
+            room = program_resources(resolve_cpu("x86-64-v3"))
+            assert not list(violations(tree, Problem.of(parse_graph(text).nodes), resources=room))
+        return seen
+
+    assert 0 < looked_at(40) <= 2 * looked_at(20)

@@ -1,0 +1,223 @@
+"""Rule L8: whether a machine has the levels, units and bytes that a tile tree asks for (spec 1, sections 2.6 and 5.7).
+
+A level that software fills holds one step of the tiles outside it. Caches are filled by the hardware: what goes beyond
+a cache is slow and no error, unless the tree places it there (`placement`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tilewright.tiles.placement import REGISTERS, WORD_BYTES, Placed, registers, stages, threads_of, values
+from tilewright.tiles.problem import Problem
+from tilewright.tiles.resources import (
+    Factors,
+    Level,
+    Number,
+    Resources,
+    fed,
+    footprint_bytes,
+    footprints,
+    processing_elements,
+)
+from tilewright.tiles.shared_memory import block_bytes
+from tilewright.tiles.tree import (
+    Kind,
+    Leaf,
+    Loop,
+    Node,
+    Path,
+    Scope,
+    Stage,
+    Tile,
+    TileTree,
+    ancestors,
+    children,
+    node_at,
+    walk,
+)
+
+SHARED = "SHARED"
+
+Excess = tuple[str, str]  #: what is too large, and the nearest legal change
+
+
+def excesses(tree: TileTree, problem: Problem, resources: Resources) -> Iterator[Excess]:
+    """Everything of which a tree asks for more than the machine has."""
+    unknown = list(_levels(tree, resources))
+    yield from unknown
+    if resources.units is not None and (needed := processing_elements(tree)) > resources.units:
+        yield (
+            f"the tree keeps {needed} units busy, the machine has {resources.units}",
+            f"bind loops as for until their factors are {-(-needed // resources.units)} times smaller",
+        )
+    if unknown:
+        return
+    for number, fanout in _fanouts(resources):
+        needed = fed(tree, resources, number)
+        if needed > fanout:
+            feeder, units = resources.levels[number - 1].name, number == len(resources.levels) - 1
+            inner = "units" if units else f"instances of {resources.levels[number].name}"
+            yield (
+                f"one instance of {feeder} feeds {needed} {inner}, the machine has {fanout} there",
+                f"bind loops at {feeder} as for until their factors are {-(-needed // fanout)} times smaller",
+            )
+    for tile, level, held in _held(tree, problem, resources):
+        if held > level.capacity_bytes:
+            yield (
+                f"one step of {', '.join(map(str, tile.loops))} at {tile.level} keeps {held} bytes in "
+                f"{level.name}, which holds {level.capacity_bytes}",
+                f"tiles {-(-held // level.capacity_bytes)} times smaller inside it"
+                + (", or seq" if isinstance(tile.child, Scope) and tile.child.kind is not Kind.SEQ else ""),
+            )
+    if any(level.by_placement for level in resources.levels):
+        yield from _misplaced(tree, problem, resources)
+
+
+def fit(tree: TileTree, problem: Problem, resources: Resources, factors: Factors) -> Any:
+    """Whether L8 allows each tree of a batch, whose levels are those of the machine: an array of bool.
+
+    `factors` are those of loops, by the path of the tile and the place in it, with an entry per tree.
+    """
+    fits: Any = True
+    if resources.units is not None:
+        fits = fits & (processing_elements(tree, factors) <= resources.units)
+    for number, fanout in _fanouts(resources):
+        fits = fits & (fed(tree, resources, number, factors) <= fanout)
+    for _, level, held in _held(tree, problem, resources, factors):
+        fits = fits & (held <= level.capacity_bytes)
+    return fits
+
+
+def _levels(tree: TileTree, resources: Resources) -> Iterator[Excess]:
+    """Tiles and stages at levels that the machine has not, or not in this order."""
+    names = ", ".join(level.name for level in resources.levels)
+    for path, node in walk(tree):
+        if not isinstance(node, Tile | Stage):
+            continue
+        position = resources.level(node.level)
+        if position is None:
+            yield f"level {node.level} does not exist", f"levels from the outside in: {names}"
+        elif isinstance(node, Tile):
+            around = [above.level for _, above in ancestors(tree, path) if isinstance(above, Tile)]
+            if around and position < (resources.level(around[-1]) or 0):
+                yield f"level {node.level} lies outside {around[-1]}", f"levels from the outside in: {names}"
+
+
+def _fanouts(resources: Resources) -> list[tuple[int, int]]:
+    """The memory levels on the chip, and the units as the innermost one, by number with what one outside them feeds."""
+    found = [(number, resources.fanout(number)) for number in range(1, len(resources.levels))]
+    return [(number, fanout) for number, fanout in found if fanout is not None]
+
+
+def _held(
+    tree: TileTree, problem: Problem, resources: Resources, factors: Factors | None = None
+) -> Iterator[tuple[Tile, Level, Number]]:
+    """The tiles that fill a level of limited size, with it and the bytes that one step keeps there.
+
+    They fill the level right inside them, and those that the next tiles inside skip. What a stage has in more slots
+    than one, and values that it keeps, come in addition.
+    """
+    if all(level.capacity_bytes is None or level.by_placement for level in resources.levels[1:]):
+        return
+    staged = stages(tree, problem, resources, factors)
+    for path, held in footprints(tree, problem, dedupe=True, weight=footprint_bytes, factors=factors).items():
+        tile = node_at(tree, path)
+        assert isinstance(tile, Tile)
+        if isinstance(tile.child, Tile) and tile.child.level == tile.level:
+            continue  # the child only splits the nest
+        outside = resources.level(tile.level) or 0
+        for number in range(outside + 1, max(outside + 1, _next_level(tile.child, resources)) + 1):
+            level = resources.levels[number] if number < len(resources.levels) else None
+            if level is not None and level.capacity_bytes is not None and not level.by_placement:
+                more = [each for each in staged if each.level == level.name and _owner(tree, each.path) == path]
+                yield tile, level, held + sum(_in_addition(each, problem) for each in more)
+
+
+def _next_level(node: Node, resources: Resources) -> int:
+    """The outermost level of the tiles right inside a tile; 0 where there are none."""
+    while isinstance(node, Stage):
+        node = node.child
+    if isinstance(node, Tile):
+        return resources.level(node.level) or 0
+    return min((_next_level(child, resources) for child in children(node)), default=0)
+
+
+def _owner(tree: TileTree, path: Path) -> Path | None:
+    """The tile around a node."""
+    return next((above for above, node in reversed(ancestors(tree, path)) if isinstance(node, Tile)), None)
+
+
+def _in_addition(placed: Placed, problem: Problem) -> Number:
+    """Bytes of a stage beyond the tile that a step keeps of its tensor anyway: all, where the tree computes it."""
+    computed = any(compute.name == placed.tensor for compute in problem.computes)
+    return placed.bytes if computed else placed.bytes - placed.bytes // placed.slots
+
+
+# What a program places ------------------------------------------------------------------------------------------------
+
+
+def _misplaced(tree: TileTree, problem: Problem, resources: Resources) -> Iterator[Excess]:
+    """Levels in which a program of the tree places more than they hold, and blocks of too many threads."""
+    threads = resources.threads
+    if threads is not None and threads_of(tree, threads) > threads.of_block:
+        count = threads_of(tree, threads)
+        yield (
+            f"a block has {count} threads, the machine has {threads.of_block} at most",
+            f"{threads.of_block // threads.of_warp} warps of {threads.of_warp} threads",
+        )
+        return
+    placed = [*stages(tree, problem, resources), *values(tree, problem, resources)]
+    for level in resources.levels:
+        here = [each for each in placed if each.level == level.name]
+        held = sum(each.bytes for each in here)
+        if level.name == SHARED and threads is not None:
+            held = block_bytes(tree, problem, resources, here)
+        if level.capacity_bytes is not None and held > level.capacity_bytes:
+            yield _too_much(tree, here, held, level.name, level.capacity_bytes)
+    room = _register_bytes(tree, resources)
+    for each in registers(tree, problem, resources):
+        if room is not None and each.bytes > room:
+            yield _too_much(tree, [each], each.bytes, REGISTERS, room)
+
+
+def _register_bytes(tree: TileTree, resources: Resources) -> int | None:
+    """The registers of a program: of a block those of its threads."""
+    threads = resources.threads
+    if threads is None:
+        return resources.levels[-1].capacity_bytes
+    count = threads_of(tree, threads)
+    return min(threads.registers, threads.registers_of_all // count) * count * WORD_BYTES
+
+
+def _too_much(tree: TileTree, placed: Sequence[Placed], held: int, level: str, room: int) -> Excess:
+    """A level in which a program holds more than there is room for: what is placed there, and what passes add to it."""
+    names = ", ".join(
+        f"{each.tensor} ({each.slots} slots of {each.bytes // each.slots})" if each.slots > 1 else each.tensor
+        for each in placed
+    )
+    own = sum(each.bytes for each in placed)
+    added = f"; {held - own} of them for results and for what passes align" if held > own else ""
+    message = f"a program keeps {held} bytes of {names} in {level}, which holds {room}{added}"
+    most = max((each.slots for each in placed), default=1)
+    slot = sum(each.bytes // each.slots for each in placed if each.slots == most)
+    fewer = most - -(-(held - room) // slot) if most > 1 else 0
+    if fewer > 0:
+        return message, f"slots {fewer} instead of {most}"
+    return message, _smaller(tree, max(placed, key=lambda each: each.bytes), -(-held // room))
+
+
+def _smaller(tree: TileTree, placed: Placed, times: int) -> str:
+    """The loop with the largest factor inside a node, with the factor that makes its tiles so many times smaller."""
+    loops: list[Loop] = []
+    for _, node in walk(node_at(tree, placed.path)):
+        if isinstance(node, Tile) and node.level != "DRAM":
+            loops += node.loops
+        if isinstance(node, Leaf) and node.kernel is not None:
+            loops += node.kernel.quantum
+    largest = max(loops, key=lambda loop: loop.trips, default=None)
+    if largest is None or largest.trips == 1:
+        return f"tiles of {placed.tensor} that are {times} times smaller"
+    halves = 1 << (times - 1).bit_length()
+    return f"{largest.name}:{max(1, largest.trips // halves)} instead of {largest}, tiles {times} times smaller"
