@@ -35,7 +35,7 @@ class Phases:
 
 def words(topology: Topology, level: Level, tensors: Mapping[str, Moved], which: str) -> Number:
     """Words of a level that move: "loads", "fills" or "stores" of elements of every tensor."""
-    shapes = topology.problem.tensors()
+    shapes = topology.tensors
     return sum(getattr(moved, which) * _width(shapes[name].dtype, level) for name, moved in tensors.items())
 
 
@@ -207,5 +207,5 @@ def _passing(topology: Topology, traffic: Traffic, visits: Sequence[Path], which
 
 
 def _words(topology: Topology, level: Level, elements: Mapping[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-    shapes = topology.problem.tensors()
+    shapes = topology.tensors
     return np.asarray(sum(moved * _width(shapes[name].dtype, level) for name, moved in elements.items()), float)

@@ -260,6 +260,14 @@ class _Slices:
         self.touched: dict[Path, dict[str, Number]] = {}
         self.places = {leaf.op: (path, leaf) for path, leaf in leaves(tree)}
         self.tiles = {path: node for path, node in walk(tree) if isinstance(node, Tile)}
+        self.shapes = problem.tensors()
+        self.computes = {compute.name: compute for compute in problem.computes}
+        self.users: dict[str, list[str]] = {name: [] for name in self.shapes}
+        for compute in problem.computes:
+            for name in {tensor.name for tensor in compute.inputs()}:
+                self.users[name].append(compute.name)
+        self.accesses = {op: self._accesses(self.computes[op]) for op in self.places}
+        self.loops = {op: self._around(place, leaf) for op, (place, leaf) in self.places.items()}
 
     def outside(self, path: Path) -> dict[str, Number]:
         """Elements of each tensor from outside the node at `path` that one execution of it touches."""
@@ -271,41 +279,43 @@ class _Slices:
         inside = [op for op, (place, _) in self.places.items() if place[: len(path)] == path]
         boxes: dict[str, list[Range]] = {}
         for op in inside:
-            compute = self.problem.compute(op)
-            for read in (*compute.reads(), Read(compute.output, compute.axes)):
-                if not self._lives_inside(read.tensor.name, inside):
-                    box = self._box(op, read, path)
-                    old = boxes.get(read.tensor.name, box)
-                    boxes[read.tensor.name] = [
-                        (least(a, c), greatest(b, d)) for (a, b), (c, d) in zip(box, old, strict=True)
-                    ]
-        shapes = self.problem.tensors()
+            for name, forms in self.accesses[op]:
+                if not self._lives_inside(name, inside):
+                    box = self._box(op, name, forms, path)
+                    old = boxes.get(name)
+                    if old is not None:
+                        box = [(least(a, c), greatest(b, d)) for (a, b), (c, d) in zip(box, old, strict=True)]
+                    boxes[name] = box
         sizes: dict[str, Number] = {}
         for name, box in boxes.items():
             size: Number = 1
-            for (a, b), extent in zip(box, shapes[name].shape, strict=True):
+            for (a, b), extent in zip(box, self.shapes[name].shape, strict=True):
                 size = size * least(b - a, int(extent))  # type: ignore[arg-type]
             sizes[name] = size
         return sizes
 
     def _lives_inside(self, tensor: str, inside: list[str]) -> bool:
-        users = [c.name for c in self.problem.computes if any(t.name == tensor for t in c.inputs())]
+        users = self.users[tensor]
         return tensor in inside and bool(users) and all(user in inside for user in users)
 
-    def _box(self, op: str, read: Read, path: Path) -> list[Range]:
-        """Where a read reaches, relative to the tile's origin; everywhere along a dimension with no affine index."""
-        box: list[Range] = []
-        for index, extent in zip(read.indices, read.tensor.shape, strict=True):
-            form = affine(index)
-            box.append((0, int(extent)) if form is None else self._range(op, form, path))  # type: ignore[arg-type]
-        return box
+    def _accesses(self, compute: Compute) -> list[tuple[str, tuple[Affine | None, ...]]]:
+        """The tensors that an expression reads and writes, with an affine form per dimension where there is one."""
+        reads = (*compute.reads(), Read(compute.output, compute.axes))
+        return [(read.tensor.name, tuple(map(affine, read.indices))) for read in reads]
+
+    def _box(self, op: str, tensor: str, forms: Sequence[Affine | None], path: Path) -> list[Range]:
+        """Where an access reaches, relative to the tile's origin; everywhere along a dimension with no affine index."""
+        return [
+            (0, int(extent)) if form is None else self._range(op, form, path)  # type: ignore[arg-type]
+            for form, extent in zip(forms, self.shapes[tensor].shape, strict=True)
+        ]
 
     def _range(self, op: str, form: Affine, path: Path) -> Range:
         low: Number = form.constant
         high: Number = form.constant
         for axis, coefficient in form.terms.items():
             last = coefficient * (self.extent(op, axis.name, path) - 1)
-            low, high = low + least(last, 0), high + greatest(last, 0)
+            low, high = (low, high + last) if coefficient > 0 else (low + last, high)
         return low, high + 1
 
     def extent(self, op: str, axis: str, path: Path) -> Number:
@@ -316,31 +326,33 @@ class _Slices:
         return self.known[key]
 
     def _extent(self, op: str, axis: str, path: Path) -> Number:
-        compute = self.problem.compute(op)
+        compute = self.computes[op]
         whole = next(int(a.extent) for a in compute.loops if a.name == axis)  # type: ignore[arg-type]
         if all(axis != a.name for a in compute.body_loops):
             return whole  # an ordered accumulation gives all of it
-        place, _ = self.places[op]
         name = self.problem.names[op, axis]
-        factors = [factor for loop, factor in self._loops(place, path) if loop.name == name]
+        covered: Number = 1
+        for depth, factor in self.loops[op].get(name, ()):
+            covered = covered * (factor if depth >= len(path) else 1)
         ranges = []
+        place, _ = self.places[op]
         for consumer, form in self.problem.derived.get((op, axis), ()):
             if consumer in self.places:
                 shared = same_path(place, self.places[consumer][0])
                 ranges.append(self._range(consumer, form, path if shared[: len(path)] == path else shared))
         if not ranges:
-            return least(prod(factors), whole)
+            return least(covered, whole)
         hull = reduce(greatest, (b for _, b in ranges)) - reduce(least, (a for a, _ in ranges))
-        cut = any(loop.name == name for loop, _ in self._loops(place, ()))
-        return least(least(hull, whole), prod(factors)) if cut else least(hull, whole)
+        return least(least(hull, whole), covered) if name in self.loops[op] else least(hull, whole)
 
-    def _loops(self, place: Path, path: Path) -> list[tuple[Loop, Number]]:
-        """The loops from the node at `path` down to a leaf with their factors, the micro-kernel's included."""
-        found = [pair for depth in range(len(path), len(place)) for pair in self._own(place[:depth])]
-        leaf = next(leaf for at, leaf in self.places.values() if at == place)
-        return [*found, *((loop, loop.trips) for loop in (leaf.kernel.quantum if leaf.kernel is not None else ()))]
-
-    def _own(self, path: Path) -> list[tuple[Loop, Number]]:
-        tile = self.tiles.get(path)
-        loops = tile.loops if tile is not None else ()
-        return [(loop, _factor(loop, self.factors, path, number)) for number, loop in enumerate(loops)]
+    def _around(self, place: Path, leaf: Leaf) -> dict[str, list[tuple[int, Number]]]:
+        """The loops around a leaf by name, the micro-kernel's included: the depth of their node, and their factor."""
+        found: dict[str, list[tuple[int, Number]]] = {}
+        for depth in range(len(place)):
+            tile = self.tiles.get(place[:depth])
+            for number, loop in enumerate(tile.loops if tile is not None else ()):
+                factor = _factor(loop, self.factors, place[:depth], number)
+                found.setdefault(loop.name, []).append((depth, factor))
+        for loop in leaf.kernel.quantum if leaf.kernel is not None else ():
+            found.setdefault(loop.name, []).append((len(place), loop.trips))
+        return found
