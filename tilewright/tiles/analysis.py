@@ -20,6 +20,7 @@ from tilewright.tiles.resources import (
     Level,
     Number,
     Resources,
+    filling,
     footprint_bytes,
     footprints,
     greatest,
@@ -28,7 +29,7 @@ from tilewright.tiles.resources import (
 )
 from tilewright.tiles.topology import Topology, Unanalysable
 from tilewright.tiles.traffic import Moved, Traffic
-from tilewright.tiles.tree import Path, Tile, TileTree
+from tilewright.tiles.tree import Path, TileTree
 
 Mode = Literal["phases", "stepwise"]
 
@@ -152,9 +153,18 @@ class Analyser:
         placed = {(loop.tile, loop.index): factor for loop, factor in point.factors.items()}
         units = processing_elements(topology.tree, placed)
         energy = sum(every * energy_of_operation(topology.computes[op], resources) for op, (every, _) in points.items())
-        held = footprints(topology.tree, topology.problem, dedupe=True, weight=footprint_bytes, factors=placed)
+        fills = filling(topology.tree, resources)
+        held = footprints(
+            topology.tree, topology.problem, dedupe=True, weight=footprint_bytes, factors=placed, tiles=fills
+        )
+        largest: dict[int, Number] = {}
+        for path, filled in fills.items():
+            largest[filled] = greatest(largest.get(filled, 0), held[path])
         uses = tuple(
-            self._use(number, placed, traffic, times, held, {op: every for op, (every, _) in points.items()}, cycles)
+            self._use(
+                number, placed, traffic, times, largest.get(number, 0),
+                {op: every for op, (every, _) in points.items()}, cycles,
+            )  # fmt: skip
             for number in range(len(topology.levels))
         )
         available = resources.units if resources.units is not None else units
@@ -178,7 +188,7 @@ class Analyser:
         placed: Factors,
         traffic: Traffic,
         times: Mapping[Path, Phases],
-        held: Mapping[Path, Number],
+        footprint: Number,
         points: Mapping[str, Number],
         cycles: Number,
     ) -> LevelUse:
@@ -188,13 +198,6 @@ class Analyser:
         read, update = words(topology, level, inner, "loads"), words(topology, level, inner, "stores")
         fill = words(topology, level, outer, "fills")
         read_energy, write_energy, source = access_energies(level)
-        footprint: Number = 0
-        for path, size in held.items():
-            tile = topology.nodes[path]
-            assert isinstance(tile, Tile)
-            splits = isinstance(tile.child, Tile) and tile.child.level == tile.level
-            if number and topology.level(path) == number - 1 and not splits:
-                footprint = greatest(footprint, size)
         slowdown: Number = 1.0
         for top in topology.tops:
             if topology.level(top) == number and number < len(topology.levels) - 1:

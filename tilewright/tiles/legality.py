@@ -24,6 +24,7 @@ from tilewright.tiles.resources import (
     Resources,
     fed,
     footprint_bytes,
+    filling,
     footprints,
     processing_elements,
 )
@@ -421,14 +422,13 @@ def _held(
     """The tiles that fill a level of limited size, with it and the bytes that one step keeps there."""
     if all(level.capacity_bytes is None for level in resources.levels[1:]):
         return
-    for path, held in footprints(tree, problem, dedupe=True, weight=footprint_bytes, factors=factors).items():
+    levels = {path: resources.levels[number] for path, number in filling(tree, resources).items()}
+    limited = {path: level for path, level in levels.items() if level.capacity_bytes is not None}
+    found = footprints(tree, problem, dedupe=True, weight=footprint_bytes, factors=factors, tiles=limited)
+    for path, level in limited.items():
         tile = node_at(tree, path)
         assert isinstance(tile, Tile)
-        if isinstance(tile.child, Tile) and tile.child.level == tile.level:
-            continue  # the child only splits the nest
-        inside = (resources.level(tile.level) or 0) + 1
-        if inside < len(resources.levels) and resources.levels[inside].capacity_bytes is not None:
-            yield tile, resources.levels[inside], held
+        yield tile, level, found[path]
 
 
 def _reductions(subject: _Subject) -> Iterator[IllegalTree]:

@@ -7,7 +7,7 @@ in and is not counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from math import prod
@@ -190,8 +190,9 @@ def footprints(
     dedupe: bool = False,
     weight: Callable[[Tensor], int] = elements,
     factors: Factors | None = None,
+    tiles: Collection[Path] | None = None,
 ) -> dict[Path, Number]:
-    """For every tile, by path, what its children keep in the next memory level during one of its steps.
+    """For every tile, or these, by path, what its children keep in the next memory level during one of its steps.
 
     `Seq` needs the largest of its children's working sets, other scopes their sum. With `dedupe`, a tensor that two
     children of `Shar` or `Para` touch counts once; under `Pipe` it is double buffered and counts twice. What a tile
@@ -231,9 +232,23 @@ def footprints(
 
     return {
         path: sum(size * weights[name] for name, size in resident(node.child, (*path, 0), node.keep).items())
-        for path, node in walk(tree)
-        if isinstance(node, Tile)
+        for path, node in slices.tiles.items()
+        if tiles is None or path in tiles
     }
+
+
+def filling(tree: Node, resources: Resources) -> dict[Path, int]:
+    """The tiles whose steps bring data further in, by path, and the number of the level that they fill.
+
+    A tile with another one of its level directly inside only splits the nest.
+    """
+    found: dict[Path, int] = {}
+    for path, node in walk(tree):
+        if isinstance(node, Tile) and not (isinstance(node.child, Tile) and node.child.level == node.level):
+            inside = (resources.level(node.level) or 0) + 1
+            if inside < len(resources.levels):
+                found[path] = inside
+    return found
 
 
 def _bypassed(node: Node) -> set[str]:
