@@ -305,7 +305,7 @@ class _Slices:
         for name, box in boxes.items():
             size: Number = 1
             for (a, b), extent in zip(box, self.shapes[name].shape, strict=True):
-                size = size * least(b - a, int(extent))  # type: ignore[arg-type]
+                size = size * least(b - a, extent)
             sizes[name] = size
         return sizes
 
@@ -327,11 +327,11 @@ class _Slices:
 
     def _range(self, op: str, form: Affine, path: Path) -> Range:
         low: Number = form.constant
-        high: Number = form.constant
+        high: Number = form.constant + 1
         for axis, coefficient in form.terms.items():
             last = coefficient * (self.extent(op, axis.name, path) - 1)
             low, high = (low, high + last) if coefficient > 0 else (low + last, high)
-        return low, high + 1
+        return low, high
 
     def extent(self, op: str, axis: str, path: Path) -> Number:
         """How many values of a loop one execution of the node at `path` covers."""
