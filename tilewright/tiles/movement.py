@@ -25,6 +25,7 @@ from tilewright.dataclass import dataclass
 from tilewright.expr.affine import Affine
 from tilewright.tiles.brute import walk_nest
 from tilewright.tiles.problem import Problem
+from tilewright.tiles.rescaling import Rescaled
 from tilewright.tiles.resources import Number, Resources, greatest, least
 from tilewright.tiles.topology import LoopAt, Topology, bound
 from tilewright.tiles.traffic import Moved, Traffic
@@ -203,6 +204,23 @@ class Boundaries:
             )
             point.evaluations[op] = every, one
         return point.evaluations[op]
+
+    def multiplied(self, point: Point, one: Rescaled) -> tuple[Number, Number]:
+        """How often elements of a sum are rescaled: on all units together, and on the one that does most."""
+        if one not in point.multiplications:
+            topology, total = self.topology, one.rescaling.total
+            place = topology.places[total]
+            moving = topology.accesses(place, total)[-1].moving
+            own = [loop for loop in topology.above(place) if loop.axis in moving]
+            turn = Turn(place, None, frozenset((*topology.above(one.meeting), *own)), None, False)
+            frame = _Frame(point, turn, tuple(loop for loop in topology.above(place) if loop.spatial))
+            parts = self._parts(turn, total)
+            every, most = (
+                frame.sizes(parts, total, together=together).now * frame.times(parts, one.loops, together=together)
+                for together in (False, True)
+            )
+            point.multiplications[one] = every, most
+        return point.multiplications[one]
 
     # Turns
 
@@ -415,6 +433,7 @@ class Point:
         self.sizes: dict[object, _Sizes] = {}  # of parts of slices, by what they depend on
         self.counts: dict[object, Number] = {}  # of steps of an axis, by what they depend on
         self.evaluations: dict[str, tuple[Number, Number]] = {}  # of expressions: all, and of the busiest unit
+        self.multiplications: dict[Rescaled, tuple[Number, Number]] = {}  # by which sums are rescaled: the same
         self.walked: list[Traffic] | None = None  # by tree, where the boundaries do not decide
         self._ends: dict[LoopAt, bool] = {}
         self._even: dict[tuple[Path, str], bool] = {}

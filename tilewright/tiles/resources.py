@@ -20,6 +20,7 @@ from tilewright.expr import dtypes
 from tilewright.expr.affine import Affine, affine
 from tilewright.expr.core import Read, Tensor
 from tilewright.tiles.problem import Problem
+from tilewright.tiles.rescaling import rescaled
 from tilewright.tiles.tree import (
     SIMULTANEOUS,
     Binding,
@@ -282,6 +283,11 @@ class _Slices:
             for name in {tensor.name for tensor in compute.inputs()}:
                 self.users[name].append(compute.name)
         self.accesses = {op: self._accesses(self.computes[op]) for op in self.places}
+        for one in rescaled(tree, problem):
+            total, value = one.rescaling.total, one.value.name
+            self.accesses[total].append((value, one.forms))
+            if total not in self.users[value]:
+                self.users[value].append(total)
         self.loops = {op: self._around(place, leaf) for op, (place, leaf) in self.places.items()}
 
     def outside(self, path: Path) -> dict[str, Number]:

@@ -19,6 +19,7 @@ from tilewright.errors import CompileError
 from tilewright.expr.affine import Affine, affine
 from tilewright.expr.core import Compute, Read, Tensor
 from tilewright.tiles.problem import Problem
+from tilewright.tiles.rescaling import readers, rescaled
 from tilewright.tiles.resources import Level, Number, Range, Resources, greatest, least
 from tilewright.tiles.traffic import Moved, Traffic
 from tilewright.tiles.tree import (
@@ -224,6 +225,14 @@ class Topology:
                 )  # fmt: skip
             self.places[leaf.op] = path
         self.computes: dict[str, Compute] = {op: problem.compute(op) for op in self.places}
+        self.rescaled = readers(rescaled(self.tree, problem))
+        #: What each expression reads: its operands, and the running values by which it is rescaled.
+        self.inputs: dict[str, frozenset[str]] = {
+            op: frozenset(tensor.name for tensor in compute.inputs()).union(
+                one.value.name for one in self.rescaled.get(op, ())
+            )
+            for op, compute in self.computes.items()
+        }
         self.extents = self._extents()
         #: The expressions that a loop advances: those whose factors further in make up its block.
         self.references: dict[LoopAt, tuple[str, ...]] = {}
@@ -412,7 +421,7 @@ class Topology:
         """
         found = dict.fromkeys(self.tensors, 0)
         for op in self.places:
-            users = [c for c, compute in self.computes.items() if any(t.name == op for t in compute.inputs())]
+            users = [user for user, inputs in self.inputs.items() if op in inputs]
             if not users:
                 continue
             meeting = self.places[op]
@@ -433,8 +442,7 @@ class Topology:
                 parts = [self.crossing((*path, number), level) for number in range(count)]
                 self._crossing[key] = frozenset().union(*parts)
             else:
-                computes = [self.computes[op] for op in self.ops(path)]
-                names = {tensor.name for compute in computes for tensor in (*compute.inputs(), compute.output)}
+                names = frozenset().union(*(self.inputs[op] for op in self.ops(path)), self.ops(path))
                 names -= self.bypassed(path)
                 self._crossing[key] = frozenset(name for name in names if self.homes[name] <= level)
         return self._crossing[key]
@@ -523,6 +531,9 @@ class Topology:
             for read in (*compute.reads(), Read(compute.output, compute.axes)):
                 forms, shape = tuple(map(affine, read.indices)), tuple(int(extent) for extent in read.tensor.shape)  # type: ignore[arg-type]
                 found.setdefault(read.tensor.name, []).append(self._access(op, forms, shape))
+            for one in self.rescaled.get(op, ()):
+                shape = tuple(int(extent) for extent in one.value.shape)  # type: ignore[arg-type]
+                found.setdefault(one.value.name, []).append(self._access(op, one.forms, shape))
             self._accessed[op] = found
         return self._accessed[op]
 
