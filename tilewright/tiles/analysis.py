@@ -151,9 +151,7 @@ class Analyser:
                 )
             cycles = stepwise(self.boundaries, point, traffic, resources, times)
         points = {op: self.boundaries.points(point, op) for op in topology.places}
-        again = {
-            one: self.boundaries.multiplied(point, one) for every in topology.rescaled.values() for one in every
-        }
+        again = {one: self.boundaries.multiplied(point, one) for every in topology.rescaled.values() for one in every}
         counts = (*points.values(), *again.values())
         operations = sum(every for every, _ in counts)
         placed = {(loop.tile, loop.index): factor for loop, factor in point.factors.items()}

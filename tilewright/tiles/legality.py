@@ -23,8 +23,8 @@ from tilewright.tiles.resources import (
     Number,
     Resources,
     fed,
-    footprint_bytes,
     filling,
+    footprint_bytes,
     footprints,
     processing_elements,
 )

@@ -21,8 +21,8 @@ from tilewright.tiles.tree import Binding, Node, Path, Tile, leaves, node_at, sa
 class Rescaled:
     """A sum that a tree rescales in every step but the first of `loops` around the node at `meeting`.
 
-    `value` is the tensor of the running value, of which the sum's expression reads an element by `forms`: an affine form
-    of its axes per dimension, None where it has no loop of the dimension. `reads` is how often the factor has it.
+    `value` is the tensor of the running value. The sum's expression reads an element of it by `forms`: per dimension an
+    affine form of its axes, None where it has no loop of the dimension. `reads` is how often the factor has it.
     """
 
     rescaling: Rescaling

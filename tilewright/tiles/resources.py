@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ import numpy as np
 from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
 from tilewright.expr.affine import Affine, affine
-from tilewright.expr.core import Read, Tensor
+from tilewright.expr.core import Compute, Read, Tensor
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.rescaling import rescaled
 from tilewright.tiles.tree import (

@@ -75,7 +75,7 @@ class Moves:
 
     @cached_property
     def straight(self) -> frozenset[str]:
-        """The loops that alone walk the dimensions of all blocks that they move: memory grows evenly with their tiles."""
+        """The loops that walk all dimensions that they move alone: blocks grow evenly with their tiles."""
         bent: set[str] = set()
         for access in {access for held in self.held for access, _, _ in held}:
             for index in access.dims:

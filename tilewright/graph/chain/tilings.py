@@ -319,4 +319,3 @@ class _Space:
             if not found < best[:2]:
                 return best
             best = (*found, {loop: int(pick[place]) for loop, pick in around.items()})
-

@@ -19,7 +19,8 @@ from tilewright.tiles.rescaling import Rescaled
 from tilewright.tiles.resources import Level, Resources, footprints
 from tilewright.tiles.topology import Topology
 
-SOFTMAX = Problem.of(parse_graph("""
+SOFTMAX = Problem.of(
+    parse_graph("""
     input S: f32[8, 16]
     input V: f32[16, 4]
     M: f32[i:8] max= S[i, l] over l:16
@@ -27,7 +28,8 @@ SOFTMAX = Problem.of(parse_graph("""
     T: f32[i:8] += E[i, l] over l:16
     P: f32[i:8, l:16] = E[i, l] / T[i]
     O: f32[i:8, j:4] += P[i, l] * V[l, j] over l:16
-    output O""").nodes)
+    output O""").nodes
+)
 ONLINE = running(SOFTMAX)
 POINTS = 4 * 8 * 16 + 8 * 4 * 16
 LEVELS = Resources((Level("DRAM"), Level("L1"), Level("L0", read_words_per_cycle=1.0)))
