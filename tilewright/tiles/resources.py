@@ -196,8 +196,9 @@ def footprints(
 
     `Seq` needs the largest of its children's working sets, other scopes their sum. With `dedupe`, a tensor that two
     children of `Shar` or `Para` touch counts once; under `Pipe` it is double buffered and counts twice. What a tile
-    keeps stays beside each child of `Seq`; what a child's tiles bypass is not there. `factors` is that of
-    `processing_elements`.
+    keeps stays beside each child of `Seq`; what a child's tiles bypass is not there. A running value by which a sum
+    elsewhere is rescaled is a result of its tiles; the sum's own tiles multiply before they have their operands, and
+    so hold nothing more for it. `factors` is that of `processing_elements`.
     """
     slices = _Slices(tree, problem, factors)
     tensors = problem.tensors()
@@ -283,10 +284,9 @@ class _Slices:
                 self.users[name].append(compute.name)
         self.accesses = {op: self._accesses(self.computes[op]) for op in self.places}
         for one in rescaled(tree, problem):
-            total, value = one.rescaling.total, one.value.name
-            self.accesses[total].append((value, one.forms))
-            if total not in self.users[value]:
-                self.users[value].append(total)
+            users = self.users[one.value.name]
+            if one.rescaling.total not in users:
+                users.append(one.rescaling.total)
         self.loops = {op: self._around(place, leaf) for op, (place, leaf) in self.places.items()}
 
     def outside(self, path: Path) -> dict[str, Number]:

@@ -51,7 +51,7 @@ def test_a_running_value_is_read_again() -> None:
     moved = movement(tree, ONLINE).at("L1")["M"]
     assert (moved.loads, moved.stores) == (4 * 8 + 3 * 8, 4 * 8)
     held = footprints(tree, ONLINE)[()] - footprints(tree, SOFTMAX)[()]
-    assert held == 4 * 8  # rows of M and T, as results of the one stage and operands of the other
+    assert held == 2 * 8  # rows of M and T as results of their stage
 
 
 def test_every_element_is_multiplied_in_each_part_but_the_first() -> None:
