@@ -3,7 +3,7 @@
 The open loops of one name form a forest: along every path their factors make up the extent. Loop by loop, every factor
 that leaves a way to do so is equally likely; spatial factors are drawn first, and only as large as the machine has
 units and memory instances left. What the bounds of single paths do not see, such as capacities, is decided about whole
-trees, by `tiles.legality.fit`.
+trees, by `tiles.capacity.fit`.
 """
 
 from __future__ import annotations
@@ -60,9 +60,8 @@ class Draws:
     together: Sequence[tuple[int, Sequence[Sequence[int]]]] = ()
     resources: Resources | None = None
 
-    def drawn(self, decided: Sequence[int | None], count: int, numbers: Generator) -> Array:
-        """Up to `count` rows of factors that have these decided ones, as integers: fewer where draws led nowhere."""
-        possible = self._possible(decided)
+    def drawn(self, possible: Sequence[Array], count: int, numbers: Generator) -> Array:
+        """Up to `count` rows of `possible` factors, as integers: fewer where draws led nowhere."""
         bounds = self._bounds(count, numbers)
         alive = np.ones(count, bool)
         table = np.ones((count, len(self.loops)), np.int64)
@@ -73,8 +72,13 @@ class Draws:
             limits = [(leaf, loop.level) for leaf in loop.leaves if (leaf, loop.level) in bounds]
             if limits:
                 able = able & (choices <= np.minimum.reduce([bounds[key] for key in limits])[:, None])
+            chance = numbers.random(count)
+            if number in self.ones:
+                alive &= able[:, 0]
+                rests.update(dict.fromkeys(loop.below, rests[number]))
+                continue
             total = np.cumsum(able, axis=1)
-            chosen = np.argmax(total > numbers.random(count)[:, None] * total[:, -1:], axis=1)
+            chosen = np.argmax(total > chance[:, None] * total[:, -1:], axis=1)
             alive &= able[np.arange(count), chosen] > 0
             table[:, number] = factors = choices[chosen]
             for key in limits:
@@ -83,8 +87,11 @@ class Draws:
             rests.update(dict.fromkeys(loop.below, rest))
         return table[alive]
 
-    def _possible(self, decided: Sequence[int | None]) -> list[Array]:
-        """For every loop, by what is left of its extent and by choice: whether the loops below can complete it."""
+    def possible(self, decided: Sequence[int | None]) -> list[Array]:
+        """For every loop, by what is left of its extent and by choice: whether the loops below can complete it.
+
+        Factors that are `decided` stay.
+        """
         found: list[Array] = [np.empty(0)] * len(self.loops)
         for loop in reversed(self.loops):
             choices, rest = self._divisors[loop.name], self._rest[loop.name]

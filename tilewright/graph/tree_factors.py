@@ -195,8 +195,9 @@ class TreeFactors:
     def completions(self, state: OpenFactors, count: int, numbers: Generator) -> Sequence[Factors]:
         """Loop by loop, all factors that leave a way to make up the extents are equally likely; see `Draws`."""
         found: list[Factors] = []
+        possible = self._draws.possible(state)
         for _ in range(_TRIES):
-            table = self._draws.drawn(state, max(count, _LEAST_ROWS), numbers)
+            table = self._draws.drawn(possible, max(count, _LEAST_ROWS), numbers)
             found += map(tuple, table[self.legal(table)].tolist())
             if len(found) >= count:
                 break

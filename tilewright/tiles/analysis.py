@@ -11,15 +11,17 @@ from typing import Any, Literal
 
 from tilewright.dataclass import dataclass
 from tilewright.expr.core import Compute
-from tilewright.tiles.energy import access_energies, energy_of_operation
+from tilewright.tiles.energy import access_energies, energy_of_multiplication, energy_of_operation
 from tilewright.tiles.latency import Phases, phases, stepwise, words
 from tilewright.tiles.movement import Boundaries
 from tilewright.tiles.problem import Problem
+from tilewright.tiles.rescaling import Rescaled
 from tilewright.tiles.resources import (
     Factors,
     Level,
     Number,
     Resources,
+    filling,
     footprint_bytes,
     footprints,
     greatest,
@@ -28,7 +30,7 @@ from tilewright.tiles.resources import (
 )
 from tilewright.tiles.topology import Topology, Unanalysable
 from tilewright.tiles.traffic import Moved, Traffic
-from tilewright.tiles.tree import Path, Tile, TileTree
+from tilewright.tiles.tree import Path, TileTree
 
 Mode = Literal["phases", "stepwise"]
 
@@ -72,7 +74,8 @@ class LevelUse:
 class Analysis:
     """Cycles and energy of a tree, and what each level contributes. Energy is in 16-bit multiply-adds.
 
-    `operations` counts evaluations of expressions, `busiest` those of the unit that does most, `units` those in use.
+    `operations` counts evaluations of expressions and multiplications of sums that are rescaled, `busiest` those of the
+    unit that does most, `units` those in use.
     `bottleneck` is "compute", or a level with "read" or "write".
     """
 
@@ -148,13 +151,30 @@ class Analyser:
                 )
             cycles = stepwise(self.boundaries, point, traffic, resources, times)
         points = {op: self.boundaries.points(point, op) for op in topology.places}
-        operations = sum(every for every, _ in points.values())
+        again = {one: self.boundaries.multiplied(point, one) for every in topology.rescaled.values() for one in every}
+        counts = (*points.values(), *again.values())
+        operations = sum(every for every, _ in counts)
         placed = {(loop.tile, loop.index): factor for loop, factor in point.factors.items()}
         units = processing_elements(topology.tree, placed)
         energy = sum(every * energy_of_operation(topology.computes[op], resources) for op, (every, _) in points.items())
-        held = footprints(topology.tree, topology.problem, dedupe=True, weight=footprint_bytes, factors=placed)
+        energy += sum(
+            every * energy_of_multiplication(one, resources, topology.computes[one.rescaling.total].output)
+            for one, (every, _) in again.items()
+        )
+        operands = operands_of(
+            topology.computes,
+            {op: every for op, (every, _) in points.items()},
+            {one: every for one, (every, _) in again.items()},
+        )
+        fills = filling(topology.tree, resources)
+        held = footprints(
+            topology.tree, topology.problem, dedupe=True, weight=footprint_bytes, factors=placed, tiles=fills
+        )
+        largest: dict[int, Number] = {}
+        for path, filled in fills.items():
+            largest[filled] = greatest(largest.get(filled, 0), held[path])
         uses = tuple(
-            self._use(number, placed, traffic, times, held, {op: every for op, (every, _) in points.items()}, cycles)
+            self._use(number, placed, traffic, times, largest.get(number, 0), operands, cycles)
             for number in range(len(topology.levels))
         )
         available = resources.units if resources.units is not None else units
@@ -163,7 +183,7 @@ class Analyser:
             energy + sum(use.energy for use in uses),
             operations,
             energy,
-            sum(most for _, most in points.values()),
+            sum(most for _, most in counts),
             units,
             operations / (greatest(cycles, 1e-9) * available * resources.operations_per_cycle),
             times[()].bottleneck,
@@ -178,23 +198,16 @@ class Analyser:
         placed: Factors,
         traffic: Traffic,
         times: Mapping[Path, Phases],
-        held: Mapping[Path, Number],
-        points: Mapping[str, Number],
+        footprint: Number,
+        operands: Mapping[str, Moved],
         cycles: Number,
     ) -> LevelUse:
         topology, level = self.topology, self.topology.levels[number]
-        inner = traffic.at(level.name) if number < len(topology.levels) - 1 else operands_of(topology.computes, points)
+        inner = traffic.at(level.name) if number < len(topology.levels) - 1 else operands
         outer = traffic.into(level.name)
         read, update = words(topology, level, inner, "loads"), words(topology, level, inner, "stores")
         fill = words(topology, level, outer, "fills")
         read_energy, write_energy, source = access_energies(level)
-        footprint: Number = 0
-        for path, size in held.items():
-            tile = topology.nodes[path]
-            assert isinstance(tile, Tile)
-            splits = isinstance(tile.child, Tile) and tile.child.level == tile.level
-            if number and topology.level(path) == number - 1 and not splits:
-                footprint = greatest(footprint, size)
         slowdown: Number = 1.0
         for top in topology.tops:
             if topology.level(top) == number and number < len(topology.levels) - 1:
@@ -222,10 +235,13 @@ class Analyser:
         return slowdown
 
 
-def operands_of(computes: Mapping[str, Compute], points: Mapping[str, Number]) -> dict[str, Moved]:
+def operands_of(
+    computes: Mapping[str, Compute], points: Mapping[str, Number], again: Mapping[Rescaled, Number] | None = None
+) -> dict[str, Moved]:
     """What the units read from the innermost level and write to it: every operand of every operation.
 
-    `points` are evaluations by the name of the expression; a reduction reads what it adds to as well.
+    `points` are evaluations by the name of the expression; a reduction reads what it adds to as well. `again` counts
+    multiplications of rescaled sums, which read the sum, and the running value where the factor does.
     """
     reads: dict[str, Number] = {}
     writes: dict[str, Number] = {}
@@ -236,5 +252,10 @@ def operands_of(computes: Mapping[str, Compute], points: Mapping[str, Number]) -
         if compute.reduce:
             reads[op] = reads.get(op, 0) + count
         writes[op] = count
+    for one, count in (again or {}).items():
+        total, value = one.rescaling.total, one.value.name
+        reads[total] = reads.get(total, 0) + count
+        reads[value] = reads.get(value, 0) + one.reads * count
+        writes[total] = writes.get(total, 0) + count
     names = dict.fromkeys((*reads, *writes))
     return {name: Moved(reads.get(name, 0), reads.get(name, 0), writes.get(name, 0)) for name in names}

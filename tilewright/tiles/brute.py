@@ -196,7 +196,7 @@ class _Walk:
         def at(axis: str, _: Number) -> int:
             return self.at(digits, path, axis)
 
-        rank = self.topology.problem.tensors()[tensor].rank
+        rank = self.topology.tensors[tensor].rank
         return tuple(self.topology.side(path, tensor, dim, at, self.inside) for dim in range(rank))
 
     def live(self, path: Path, digits: Digits) -> bool:

@@ -17,6 +17,7 @@ from tilewright.tiles.resources import (
     Number,
     Resources,
     fed,
+    filling,
     footprint_bytes,
     footprints,
     processing_elements,
@@ -121,18 +122,25 @@ def _held(
     """
     if all(level.capacity_bytes is None or level.by_placement for level in resources.levels[1:]):
         return
+    filled = {path: _filled(tree, path, first, resources) for path, first in filling(tree, resources).items()}
+    filled = {path: levels for path, levels in filled.items() if levels}
+    held = footprints(tree, problem, dedupe=True, weight=footprint_bytes, factors=factors, tiles=filled)
     staged = stages(tree, problem, resources, factors)
-    for path, held in footprints(tree, problem, dedupe=True, weight=footprint_bytes, factors=factors).items():
+    for path, levels in filled.items():
         tile = node_at(tree, path)
         assert isinstance(tile, Tile)
-        if isinstance(tile.child, Tile) and tile.child.level == tile.level:
-            continue  # the child only splits the nest
-        outside = resources.level(tile.level) or 0
-        for number in range(outside + 1, max(outside + 1, _next_level(tile.child, resources)) + 1):
-            level = resources.levels[number] if number < len(resources.levels) else None
-            if level is not None and level.capacity_bytes is not None and not level.by_placement:
-                more = [each for each in staged if each.level == level.name and _owner(tree, each.path) == path]
-                yield tile, level, held + sum(_in_addition(each, problem) for each in more)
+        for level in levels:
+            more = [each for each in staged if each.level == level.name and _owner(tree, each.path) == path]
+            yield tile, level, held[path] + sum(_in_addition(each, problem) for each in more)
+
+
+def _filled(tree: TileTree, path: Path, first: int, resources: Resources) -> list[Level]:
+    """The levels of limited size that the steps of a tile fill, the one with the number `first` and those skipped."""
+    tile = node_at(tree, path)
+    assert isinstance(tile, Tile)
+    last = max(first, _next_level(tile.child, resources))
+    levels = resources.levels[first : last + 1]
+    return [level for level in levels if level.capacity_bytes is not None and not level.by_placement]
 
 
 def _next_level(node: Node, resources: Resources) -> int:

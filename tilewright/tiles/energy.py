@@ -9,7 +9,8 @@ from __future__ import annotations
 from math import sqrt
 
 from tilewright.expr import dtypes
-from tilewright.expr.core import Compute
+from tilewright.expr.core import Compute, Tensor
+from tilewright.tiles.rescaling import Rescaled
 from tilewright.tiles.resources import Level, Resources
 
 DRAM_MACS = 200.0
@@ -72,3 +73,10 @@ def energy_of_operation(compute: Compute, resources: Resources) -> float:
     bits = [8 * dtypes.size_bytes(read.tensor.dtype) for read in compute.reads()][:2]
     bits = bits or [8 * dtypes.size_bytes(compute.output.dtype)]
     return mac_energy(bits[0], bits[-1])
+
+
+def energy_of_multiplication(one: Rescaled, resources: Resources, total: Tensor) -> float:
+    """Energy of one multiplication of a rescaled sum: as `energy_of_operation`, of the sum by the running value."""
+    if resources.operation_energy_macs is not None:
+        return resources.operation_energy_macs
+    return mac_energy(8 * dtypes.size_bytes(total.dtype), 8 * dtypes.size_bytes(one.value.dtype))

@@ -15,6 +15,7 @@ import numpy as np
 from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
 from tilewright.tiles.movement import Boundaries, Point
+from tilewright.tiles.rescaling import Rescaled
 from tilewright.tiles.resources import Level, Number, Resources, greatest
 from tilewright.tiles.timeline import steps
 from tilewright.tiles.topology import Topology
@@ -35,7 +36,7 @@ class Phases:
 
 def words(topology: Topology, level: Level, tensors: Mapping[str, Moved], which: str) -> Number:
     """Words of a level that move: "loads", "fills" or "stores" of elements of every tensor."""
-    shapes = topology.problem.tensors()
+    shapes = topology.tensors
     return sum(getattr(moved, which) * _width(shapes[name].dtype, level) for name, moved in tensors.items())
 
 
@@ -61,6 +62,12 @@ def operand_words(topology: Topology, op: str, level: Level) -> float:
     compute = topology.computes[op]
     operands = sum(_width(read.tensor.dtype, level) for read in compute.reads())
     return operands + (_width(compute.output.dtype, level) if compute.reduce else 0)
+
+
+def factor_words(topology: Topology, one: Rescaled, level: Level) -> float:
+    """Words that one multiplication of a rescaled sum reads from the innermost level: its factor's and the sum's."""
+    total = topology.computes[one.rescaling.total].output
+    return one.reads * _width(one.value.dtype, level) + _width(total.dtype, level)
 
 
 def phases(
@@ -140,11 +147,15 @@ class _Phases:
         return Phases(cycles, cycles, longest.bottleneck)
 
     def leaf(self, path: Path, op: str) -> Phases:
-        """Evaluations of the busiest unit, or the words that they take from its registers."""
+        """Evaluations and multiplications of the busiest unit, or the words that they take from its registers."""
         _, busiest = self.boundaries.points(self.point, op)
         level = self.topology.levels[-1]
+        taken = busiest * operand_words(self.topology, op, level)
+        for one in self.topology.rescaled.get(op, ()):
+            _, most = self.boundaries.multiplied(self.point, one)
+            busiest, taken = busiest + most, taken + most * factor_words(self.topology, one, level)
         computed = busiest / self.resources.operations_per_cycle
-        read, _ = port_cycles(level, busiest * operand_words(self.topology, op, level), 0 * busiest)
+        read, _ = port_cycles(level, taken, 0 * busiest)
         return Phases(greatest(computed, read), computed, _chosen(read > computed, f"{level.name} read", COMPUTE))
 
 
@@ -207,5 +218,5 @@ def _passing(topology: Topology, traffic: Traffic, visits: Sequence[Path], which
 
 
 def _words(topology: Topology, level: Level, elements: Mapping[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-    shapes = topology.problem.tensors()
+    shapes = topology.tensors
     return np.asarray(sum(moved * _width(shapes[name].dtype, level) for name, moved in elements.items()), float)

@@ -25,10 +25,11 @@ from tilewright.dataclass import dataclass
 from tilewright.expr.affine import Affine
 from tilewright.tiles.brute import walk_nest
 from tilewright.tiles.problem import Problem
+from tilewright.tiles.rescaling import Rescaled
 from tilewright.tiles.resources import Number, Resources, greatest, least
 from tilewright.tiles.topology import LoopAt, Topology, bound
 from tilewright.tiles.traffic import Moved, Traffic
-from tilewright.tiles.tree import Kind, Path, Scope, Tile, TileTree
+from tilewright.tiles.tree import Binding, Kind, Path, Scope, Tile, TileTree
 
 
 def movement(
@@ -48,7 +49,7 @@ def movement(
     return Boundaries(Topology(tree, problem, resources), compat_evict=compat_evict).traffic(factors)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Turn:
     """A kind of step from one visit of a memory to the next.
 
@@ -63,12 +64,21 @@ class Turn:
     advancing: LoopAt | None
     kept: bool
 
-    @property
+    @cached_property
     def where(self) -> Path:
         """The visit whose loops say how often the turn occurs."""
         path = self.now if self.now is not None else self.before
         assert path is not None
         return path
+
+    @cached_property
+    def standing(self) -> Mapping[str, int]:
+        """How many loops of each axis do not start again."""
+        return Counter(loop.axis for loop in (*self.shared, self.advancing) if loop is not None)
+
+    def advances(self, axis: str) -> bool:
+        """Whether the loop that goes on is one of this axis."""
+        return self.advancing is not None and self.advancing.axis == axis
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,17 +86,29 @@ class _Part:
     """Dimensions of a slice that the same axes move, and axes whose extent depends on these.
 
     `walked` are the axes that loops around the visits advance. `enumerated`: slices end at a border of the tensor
-    somewhere else than in the last step. `number` is the same for turns at which these dimensions lie alike.
+    somewhere else than in the last step. `line`: the part is one dimension whose index is one axis.
     """
 
     axes: frozenset[str]
     dims: tuple[int, ...]
     enumerated: bool
     walked: tuple[str, ...]
-    number: int
+    line: _Line | None
 
 
-_Group = tuple[frozenset[str], tuple[int, ...], bool]  #: axes, dimensions, and whether these are enumerated
+class _Parts(NamedTuple):
+    """A slice in parts that move independently, and the axes of all."""
+
+    all: tuple[_Part, ...]
+    axes: frozenset[str]
+
+
+class _Line(NamedTuple):
+    """An axis whose values are the indices of one dimension, in these expressions after and before a turn."""
+
+    axis: str
+    now: tuple[str, ...]
+    before: tuple[str, ...]
 
 
 class Boundaries:
@@ -94,10 +116,8 @@ class Boundaries:
 
     def __init__(self, topology: Topology, *, compat_evict: bool = False) -> None:
         self.topology, self.compat_evict = topology, compat_evict
-        self._known_parts: dict[Turn, tuple[_Part, ...]] = {}
-        self._known_groups: dict[object, tuple[_Group, ...]] = {}
-        self._numbers: dict[object, int] = {}
-        self._leaf_turns: dict[str, Turn] = {}
+        self._known_parts: dict[tuple[Path | None, Path | None, str], _Parts] = {}
+        self._known_turns: dict[object, Turn] = {}
 
     def traffic(self, factors: Any = None, *, outermost: int | None = None) -> Traffic:
         """The movement with these factors; of the levels before number `outermost` only, where that is given."""
@@ -113,7 +133,8 @@ class Boundaries:
             if self._uneven(point, top, tensor, tiles):
                 moved[top][tensor] = self._walked(point, top, tensor)
                 continue
-            parts = [self._moved(point, top, tensor, tiles, turn) for turn in turns]
+            moving = topology.moving(top, tensor, tiles)
+            parts = [self._moved(point, top, tensor, moving, turn) for turn in turns]
             old = moved[top].get(tensor)
             if old is not None:
                 parts.append((old.loads, old.fills, old.stores))
@@ -128,6 +149,8 @@ class Boundaries:
         it held in the step before.
         """
         topology = self.topology
+        if not topology.cut:
+            return False
         for visit in topology.visits(top):
             if tensor in topology.crossing(visit, topology.level(top)):
                 for loop in topology.above(visit):
@@ -170,15 +193,34 @@ class Boundaries:
 
     def points(self, point: Point, op: str) -> tuple[Number, Number]:
         """How often an expression is evaluated: on all units together, and on the one that does most."""
-        place = self.topology.places[op]
-        turn = self._leaf_turns.setdefault(op, Turn(place, None, frozenset(self.topology.above(place)), None, False))
-        parts = self._parts(turn, self.topology.points_of(op))
-        frame = _Frame(point, turn, len(self.topology.levels), frozenset())
-        tensor = self.topology.points_of(op)
-        every = frame.sizes(parts, tensor, together=False).now * frame.times(parts, frozenset(), together=False)
-        frame.groups = frozenset(loop for loop in frame.loops if loop.spatial)
-        one = frame.sizes(parts, tensor, together=True).now * frame.times(parts, frozenset(), together=True)
-        return every, one
+        if op not in point.evaluations:
+            place, tensor = self.topology.places[op], self.topology.points_of(op)
+            turn = Turn(place, None, frozenset(self.topology.above(place)), None, False)
+            parts = self._parts(turn, tensor)
+            frame = _Frame(point, turn, tuple(loop for loop in self.topology.above(place) if loop.spatial))
+            every, one = (
+                frame.sizes(parts, tensor, together=together).now * frame.times(parts, frozenset(), together=together)
+                for together in (False, True)
+            )
+            point.evaluations[op] = every, one
+        return point.evaluations[op]
+
+    def multiplied(self, point: Point, one: Rescaled) -> tuple[Number, Number]:
+        """How often elements of a sum are rescaled: on all units together, and on the one that does most."""
+        if one not in point.multiplications:
+            topology, total = self.topology, one.rescaling.total
+            place = topology.places[total]
+            moving = topology.accesses(place, total)[-1].moving
+            own = [loop for loop in topology.above(place) if loop.axis in moving]
+            turn = Turn(place, None, frozenset((*topology.above(one.meeting), *own)), None, False)
+            frame = _Frame(point, turn, tuple(loop for loop in topology.above(place) if loop.spatial))
+            parts = self._parts(turn, total)
+            every, most = (
+                frame.sizes(parts, total, together=together).now * frame.times(parts, one.loops, together=together)
+                for together in (False, True)
+            )
+            point.multiplications[one] = every, most
+        return point.multiplications[one]
 
     # Turns
 
@@ -195,7 +237,7 @@ class Boundaries:
             for (tensor, tiles), visits in groups.items():
                 moving = self.topology.moving(top, tensor, tiles)
                 turns = [turn for visit in visits for turn in self._turns(top, tensor, visits, visit)]
-                turns.append(Turn(None, visits[-1], frozenset(), None, True))
+                turns.append(self._turn(None, visits[-1], (), None, True))
                 found.append((top, tensor, tiles, [turn for turn in turns if self._changes(top, tensor, turn, moving)]))
         return found
 
@@ -210,17 +252,26 @@ class Boundaries:
                 if earlier:
                     before = earlier[-1]
                     kept = self._kept(tensor, before, depth + 1) and not self._drops(tensor, before[: depth + 1])
-                    found.append(Turn(visit, before, frozenset(topology.above(path)), None, kept))
+                    found.append(self._turn(visit, before, path, None, kept))
                     return found
             elif isinstance(node, Tile):
-                loops = [loop for loop in topology.loops[path] if not loop.spatial]
+                if node.binding is Binding.SP:
+                    continue
                 last = [v for v in visits if v[: depth + 1] == (*path, 0)][-1] if depth >= len(top) else visits[-1]
                 kept = self._kept(tensor, last, max(depth + 1, len(top)))
-                for number, loop in enumerate(loops):
-                    shared = (*topology.above(path), *loops[:number], *(o for o in topology.loops[path] if o.spatial))
-                    found.append(Turn(visit, last, frozenset(shared), loop, kept))
-        found.append(Turn(visit, None, frozenset(), None, False))
+                found += [self._turn(visit, last, path, loop, kept) for loop in topology.loops[path]]
+        found.append(self._turn(visit, None, (), None, False))
         return found
+
+    def _turn(self, now: Path | None, before: Path | None, path: Path, advancing: LoopAt | None, kept: bool) -> Turn:
+        """The one turn in which `advancing` goes on, or else all loops inside the node at `path` start again."""
+        key = (now, before, path, advancing, kept)
+        if key not in self._known_turns:
+            shared = self.topology.above(path)
+            if advancing is not None:
+                shared = (*shared, *self.topology.loops[path][: advancing.index])
+            self._known_turns[key] = Turn(now, before, frozenset(shared), advancing, kept)
+        return self._known_turns[key]
 
     def _kept(self, tensor: str, visit: Path, depth: int) -> bool:
         """Whether a slice outlives the scopes between a node of this depth and a visit that ends in all of them."""
@@ -257,7 +308,7 @@ class Boundaries:
     # What one kind of turn moves
 
     def _moved(
-        self, point: Point, top: Path, tensor: str, tiles: tuple[Path, ...], turn: Turn
+        self, point: Point, top: Path, tensor: str, moving: frozenset[str], turn: Turn
     ) -> tuple[Number, Number, Number]:
         topology = self.topology
         if turn.advancing is not None and _is_one(point.factors[turn.advancing]):
@@ -271,77 +322,76 @@ class Boundaries:
         loading = turn.now is not None and (not writes or adds)
         if not loading and not wrote:
             return 0, 0, 0
-        frame = _Frame(point, turn, topology.level(top), topology.moving(top, tensor, tiles))
+        groups = tuple(loop for loop in topology.spread(turn.where, top) if loop.axis not in moving)
+        frame = _Frame(point, turn, groups)
         parts = self._parts(turn, tensor)
         each = frame.sizes(parts, tensor, together=False)
-        one = frame.sizes(parts, tensor, together=True) if frame.groups else each
+        one = each if frame.grouped.isdisjoint(parts.axes) else frame.sizes(parts, tensor, together=True)
         loads = fills = stores = 0
         if loading:
             fresh = sums if writes and not self.compat_evict else frozenset()
             stays = self._stays(top, tensor, turn)
             fills = (each.now - (each.common if stays else 0)) * frame.times(parts, fresh, together=False)
             loads = fills
-            if frame.groups and topology.levels[topology.level(top)].multicast:
+            if groups and topology.levels[topology.level(top)].multicast:
                 loads = (one.now - (one.common if stays else 0)) * frame.times(parts, fresh, together=True)
         if wrote:
             stored = one.before - (one.common if writes and turn.kept else 0)
             stores = stored * frame.times(parts, frozenset(), together=True)
         return loads, fills, stores
 
-    def _parts(self, turn: Turn, tensor: str) -> tuple[_Part, ...]:
+    def _parts(self, turn: Turn, tensor: str) -> _Parts:
         """The dimensions of a tensor in groups that depend on different axes."""
-        if turn not in self._known_parts:
-            loops = self.topology.above(turn.where)
-            if turn.before is not None and turn.before != turn.where:
-                loops = (*loops, *self.topology.above(turn.before))
-            walked = list(dict.fromkeys(loop.axis for loop in loops))
-            shared = Counter(loop.axis for loop in turn.shared)
-            advancing = "" if turn.advancing is None else turn.advancing.axis
-            parts = []
-            for axes, dims, enumerated in self._groups(turn.now, turn.before, tensor):
-                own = tuple(axis for axis in walked if axis in axes)
-                outer = tuple((shared[axis], axis == advancing) for axis in own)
-                key = (turn.now, turn.before, tensor, dims, own, outer)
-                parts.append(_Part(axes, dims, enumerated, own, self._numbers.setdefault(key, len(self._numbers))))
-            self._known_parts[turn] = tuple(parts)
-        return self._known_parts[turn]
+        key = (turn.now, turn.before, tensor)
+        if key not in self._known_parts:
+            parts = self._find_parts(turn, tensor)
+            self._known_parts[key] = _Parts(parts, frozenset().union(*(part.axes for part in parts)))
+        return self._known_parts[key]
 
-    def _groups(self, now: Path | None, before: Path | None, tensor: str) -> tuple[_Group, ...]:
-        key = (now, before, tensor)
-        if key not in self._known_groups:
-            self._known_groups[key] = self._find_groups(now, before, tensor)
-        return self._known_groups[key]
-
-    def _find_groups(self, now: Path | None, before: Path | None, tensor: str) -> tuple[_Group, ...]:
+    def _find_parts(self, turn: Turn, tensor: str) -> tuple[_Part, ...]:
         topology, problem = self.topology, self.topology.problem
-        groups: list[tuple[set[str], list[int], bool]] = []
-        visits = [path for path in dict.fromkeys((now, before)) if path is not None]
-        for dim in range(len(topology.accesses(visits[0], tensor)[0].shape)):
+        visits = [path for path in dict.fromkeys((turn.now, turn.before)) if path is not None]
+        after = topology.accesses(turn.where, tensor)
+        before = topology.accesses(turn.before, tensor) if turn.before is not None else ()
+        accesses = dict.fromkeys((*after, *before))
+        users = tuple(access.op for access in after), tuple(access.op for access in before)
+        groups: list[tuple[set[str], list[int], bool, _Line | None]] = []
+        for dim, extent in enumerate(after[0].shape):
+            own = {access.axes[dim] for access in accesses}
+            axis = own.pop()
+            if axis is not None and not own:
+                clipped = topology.extents[axis] > extent
+                groups.append(({axis}, [dim], clipped, None if clipped else _Line(axis, *users)))
+                continue
             axes: set[str] = set()
             enumerated = False
             shapes: set[frozenset[tuple[str, int]]] = set()
-            for access in (access for visit in visits for access in topology.accesses(visit, tensor)):
+            for access in accesses:
                 op, form = access.op, access.forms[dim]
                 if form is not None:
                     shapes |= self._shapes(op, form)
-                    for axis in form.terms:
-                        axes |= problem.loops_of(op, axis.name)
-                        enumerated |= self._clipped(op, axis.name)
+                    for term in form.terms:
+                        axes |= problem.loops_of(op, term.name)
+                        enumerated |= self._clipped(op, term.name)
                     low, high = form.bounds()
-                    enumerated |= low < 0 or high >= access.shape[dim]
-            groups.append((axes, [dim], enumerated or len(shapes) > 1))
+                    enumerated |= low < 0 or high >= extent
+            groups.append((axes, [dim], enumerated or len(shapes) > 1, None))
         for name, (op, cut) in topology.cut.items():
-            if any(loop.axis == name for visit in visits for loop in topology.above(visit)):
+            if any(topology.along(visit, name) for visit in visits):
                 form = Affine(0, {next(a for a in topology.computes[op].loops if a.name == cut): 1})
                 enumerated = self._clipped(op, cut) or len(self._shapes(op, form)) > 1
-                groups.append(({name, *problem.loops_of(op, cut)}, [], enumerated))
-        joined: list[tuple[set[str], list[int], bool]] = []
-        for axes, dims, enumerated in groups:
+                groups.append(({name, *problem.loops_of(op, cut)}, [], enumerated, None))
+        joined: list[tuple[set[str], list[int], bool, _Line | None]] = []
+        for axes, dims, enumerated, line in groups:
             for other in [other for other in joined if other[0] & axes]:
                 joined.remove(other)
-                axes, dims, enumerated = axes | other[0], [*other[1], *dims], enumerated or other[2]
-            joined.append((axes, dims, enumerated))
-        return tuple((frozenset(axes), tuple(dims), enumerated) for axes, dims, enumerated in joined)
+                axes, dims, enumerated, line = axes | other[0], [*other[1], *dims], enumerated or other[2], None
+            joined.append((axes, dims, enumerated, line))
+        walked = dict.fromkeys(axis for visit in visits for axis in topology.axes_around(visit))
+        return tuple(
+            _Part(frozenset(axes), tuple(dims), enumerated, tuple(axis for axis in walked if axis in axes), line)
+            for axes, dims, enumerated, line in joined
+        )
 
     def _shapes(self, op: str, form: Affine) -> set[frozenset[tuple[str, int]]]:
         """How an index moves with the loops: coefficients by axis, for every way in which consumers decide about it.
@@ -380,10 +430,21 @@ class Point:
     def __init__(self, topology: Topology, factors: Mapping[LoopAt, Number], strides: Mapping[LoopAt, Number]) -> None:
         self.topology, self.factors, self.strides = topology, factors, strides
         self.in_batch = any(isinstance(factor, np.ndarray) for factor in factors.values())
-        self.sizes: dict[tuple[int, bool], _Sizes] = {}  # by number of the part, and whether units count together
+        self.sizes: dict[object, _Sizes] = {}  # of parts of slices, by what they depend on
+        self.counts: dict[object, Number] = {}  # of steps of an axis, by what they depend on
+        self.evaluations: dict[str, tuple[Number, Number]] = {}  # of expressions: all, and of the busiest unit
+        self.multiplications: dict[Rescaled, tuple[Number, Number]] = {}  # by which sums are rescaled: the same
         self.walked: list[Traffic] | None = None  # by tree, where the boundaries do not decide
         self._ends: dict[LoopAt, bool] = {}
+        self._even: dict[tuple[Path, str], bool] = {}
         self._inside: dict[tuple[str, str, Path], Number] = {}
+
+    def length(self, axis: str, ops: tuple[str, ...], path: Path) -> Number:
+        """How many values of an axis the node at `path` covers for the expression that needs most."""
+        found: Number = 0
+        for op in ops:
+            found = greatest(found, self.inside(op, axis, path))
+        return least(found, self.topology.extents[axis])
 
     def fits(self, loop: LoopAt) -> bool:
         """Whether the steps of the outermost loop of an axis make up its extent."""
@@ -392,6 +453,14 @@ class Point:
             extent = self.topology.extents[loop.axis]
             self._ends[loop] = bool((size == extent).all()) if isinstance(size, np.ndarray) else size == extent
         return self._ends[loop]
+
+    def even(self, path: Path, axis: str) -> bool:
+        """Whether no step of an axis is clipped around the node at `path`."""
+        key = (path, axis)
+        if key not in self._even:
+            loops = self.topology.along(path, axis)
+            self._even[key] = not loops or self.fits(loops[0])
+        return self._even[key]
 
     def inside(self, op: str, axis: str, path: Path) -> Number:
         """How many values of an axis of an expression the node at `path` covers."""
@@ -418,43 +487,47 @@ class _Sizes(NamedTuple):
 
 
 class _Frame:
-    """How often one kind of turn occurs, and where slices lie before and after it."""
+    """How often one kind of turn occurs, and where slices lie before and after it.
 
-    def __init__(self, point: Point, turn: Turn, level: int, moving: frozenset[str]) -> None:
-        self.point, self.turn, self.level, self.moving = point, turn, level, moving
-        self.loops = point.topology.above(turn.where)
-        #: Loops whose iterations run on units that read and write the same slice.
-        self.groups = frozenset(
-            loop for loop in self.loops if loop.spatial and loop.level == level and loop.axis not in moving
-        )
+    `groups` are loops whose iterations run on units that read and write the same slice.
+    """
 
-    def times(self, parts: Sequence[_Part], fresh: frozenset[str], *, together: bool) -> Number:
+    def __init__(self, point: Point, turn: Turn, groups: tuple[LoopAt, ...]) -> None:
+        self.point, self.turn, self.groups = point, turn, groups
+        self.grouped = frozenset(loop.axis for loop in groups)
+
+    def times(self, parts: _Parts, fresh: frozenset[str], *, together: bool) -> Number:
         """How often the turn occurs for each position of the axes in `parts`.
 
         Without the first temporal step of all axes in `fresh` at once; only on one unit of those that share a slice if
         `together`.
         """
-        inner = {axis for part in parts for axis in part.axes}
         total: Number = 1
         at_first: Number = 1
-        for axis in dict.fromkeys(loop.axis for loop in self.loops):
-            if axis not in inner:
-                extent = self.point.topology.extents.get(axis)
-                last = None if extent is None else extent - 1
-                often = _count(last, self.digits(axis, together))
-                total = total * often
-                at_first = at_first * (
-                    _count(last, self.digits(axis, together, first=True)) if axis in fresh else often
-                )
+        for axis in self.point.topology.axes_around(self.turn.where):
+            if axis in parts.axes:
+                continue
+            often = self.often(axis, together)
+            total = total * often
+            at_first = at_first * (self.often(axis, together, first=True) if axis in fresh else often)
         return total - at_first if fresh else total
+
+    def often(self, axis: str, together: bool, *, first: bool = False) -> Number:
+        """How many combinations of steps of an axis are occurrences of the turn; as in `digits`."""
+        point, turn, topology = self.point, self.turn, self.point.topology
+        groups = self.groups if together and axis in self.grouped else ()
+        key = (turn.where, axis, turn.standing.get(axis, 0), turn.advances(axis), groups, first)
+        if key not in point.counts:
+            digits = self.digits(axis, together, first=first)
+            even = axis not in topology.extents or point.even(turn.where, axis)
+            point.counts[key] = _whole(digits) if even else _count(topology.extents[axis] - 1, digits)
+        return point.counts[key]
 
     def digits(self, axis: str, together: bool, *, first: bool = False) -> list[_Digit]:
         """The loops of an axis whose steps make different occurrences of the turn; temporal ones at the `first`."""
         factors, strides, turn = self.point.factors, self.point.strides, self.turn
         found = []
-        for loop in self.loops:
-            if loop.axis != axis:
-                continue
+        for loop in self.point.topology.along(turn.where, axis):
             steps = "all"
             if loop.spatial:
                 steps = "first" if together and loop in self.groups else "all"
@@ -465,18 +538,51 @@ class _Frame:
             found.append((factors[loop], strides[loop], steps))
         return found
 
-    def sizes(self, parts: Sequence[_Part], tensor: str, *, together: bool) -> _Sizes:
+    def sizes(self, parts: _Parts, tensor: str, *, together: bool) -> _Sizes:
         """Elements of the slices of a tensor at the turn, summed over all positions of the axes in `parts`."""
         now: Number = 1
         before: Number = 1
         common: Number = 1
-        for part in parts:
-            key = (part.number, together and any(loop.axis in part.axes for loop in self.groups))
-            sizes = self.point.sizes.get(key)
-            if sizes is None:
-                sizes = self.point.sizes[key] = _Positions(self, part, together).total(tensor)
+        for part in parts.all:
+            sizes = self._of_part(part, tensor, together)
             now, before, common = now * sizes.now, before * sizes.before, common * sizes.common
         return _Sizes(now, before, common)
+
+    def _of_part(self, part: _Part, tensor: str, together: bool) -> _Sizes:
+        """As `sizes`, along the dimensions of one part."""
+        turn, known, line = self.turn, self.point.sizes, part.line
+        if line is not None and not self._even(line.axis):
+            line = None
+        stand: object = (
+            tuple((turn.standing.get(axis, 0), turn.advances(axis)) for axis in part.walked)
+            if line is None
+            else (turn.standing.get(line.axis, 0), turn.advances(line.axis))
+        )
+        key = (line or part, turn.now, turn.before, stand, together and not self.grouped.isdisjoint(part.axes))
+        if key not in known:
+            sizes = _Positions(self, part, together).total(tensor) if line is None else self._of_line(line, together)
+            known[key] = sizes
+        return known[key]
+
+    def _even(self, axis: str) -> bool:
+        """Whether no step of an axis is clipped before or after the turn."""
+        point, turn = self.point, self.turn
+        return point.even(turn.where, axis) and (turn.before is None or point.even(turn.before, axis))
+
+    def _of_line(self, line: _Line, together: bool) -> _Sizes:
+        """The intervals of an axis whose steps are whole: all have one length, and one distance from those before."""
+        turn, point = self.turn, self.point
+        often = self.often(line.axis, together)
+        now = point.length(line.axis, line.now, turn.where)
+        if turn.before is None:
+            return _Sizes(often * now, 0, 0)
+        before = point.length(line.axis, line.before, turn.before)
+        shift: Number = point.strides[turn.advancing] if turn.advances(line.axis) else 0  # type: ignore[index]
+        for loop in point.topology.along(turn.before, line.axis):
+            if not loop.spatial and loop not in turn.shared and loop is not turn.advancing:
+                shift = shift - (point.factors[loop] - 1) * point.strides[loop]
+        common = greatest(least(now + shift, before) - greatest(shift, 0), 0)
+        return _Sizes(often * now, often * before, often * common)
 
 
 class _Positions:
@@ -526,12 +632,8 @@ class _Positions:
         """Whether steps of an axis are clipped, or differ for another reason."""
         if self.part.enumerated or axis in self.topology.cut:
             return True
-        outermost = (
-            next((loop for loop in self.topology.above(path) if loop.axis == axis), None)
-            for path in (self.turn.now, self.turn.before)
-            if path is not None
-        )
-        return not all(loop is None or self.frame.point.fits(loop) for loop in outermost)
+        visits = (path for path in (self.turn.now, self.turn.before) if path is not None)
+        return not all(self.frame.point.even(path, axis) for path in visits)
 
     def _extent(self, axis: str, path: Path, at: Any) -> Number:
         if axis not in self.topology.cut:
@@ -565,9 +667,9 @@ class _Positions:
             return
         turn, point = self.turn, self.frame.point
         digits = self.frame.digits(axis, self.together)
-        loops = [loop for loop in self.frame.loops if loop.axis == axis]
+        loops = self.topology.along(turn.where, axis)
         outer = [loop for loop in loops if loop in turn.shared or loop is turn.advancing]
-        advances = turn.advancing is not None and turn.advancing.axis == axis
+        advances = turn.advances(axis)
         stride = self._lift(point.strides[outer[-1]]) if outer else None
         offset: Number = 0
         block: Number = 1 if advances else 0
@@ -618,15 +720,15 @@ class _Positions:
             turn, point = self.turn, self.frame.point
             assert turn.before is not None
             base, offset = self.bases[axis]
-            loops = [loop for loop in self.frame.loops if loop.axis == axis]
+            loops = self.topology.along(turn.where, axis)
             outer = [loop for loop in loops if loop in turn.shared or loop is turn.advancing]
             end = extent
             if outer:
                 end = least(end, base + self._lift(point.strides[outer[-1]]))
             rest = end - 1 - base - offset
             place = base + offset
-            for loop in self.topology.above(turn.before):
-                if loop.axis == axis and not loop.spatial and loop not in outer:
+            for loop in self.topology.along(turn.before, axis):
+                if not loop.spatial and loop not in outer:
                     size = self._lift(point.strides[loop])
                     step = least(self._lift(point.factors[loop]) - 1, greatest(rest, 0) // size)
                     place, rest = place + step * size, rest - step * size

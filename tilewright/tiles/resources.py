@@ -18,10 +18,11 @@ import numpy as np
 from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
 from tilewright.expr.affine import Affine, affine
-from tilewright.expr.core import Axis, Read, Tensor
+from tilewright.expr.core import Axis, Compute, Read, Tensor
 from tilewright.expr.core import walk as walk_expr
 from tilewright.intrinsics.registry import Registry
 from tilewright.tiles.problem import Problem
+from tilewright.tiles.rescaling import rescaled
 from tilewright.tiles.tree import (
     SIMULTANEOUS,
     Binding,
@@ -207,13 +208,15 @@ def footprints(
     dedupe: bool = False,
     weight: Callable[[Tensor], int] = elements,
     factors: Factors | None = None,
+    tiles: Collection[Path] | None = None,
 ) -> dict[Path, Number]:
-    """For every tile, by path, what its children keep in the next memory level during one of its steps.
+    """For every tile, or these, by path, what its children keep in the next memory level during one of its steps.
 
     `Seq` needs the largest of its children's working sets, other scopes their sum. With `dedupe`, a tensor that two
     children of `Shar` or `Para` touch counts once; under `Pipe` it is double buffered and counts twice. What a tile
-    keeps stays beside each child of `Seq`; what a child's tiles bypass is not there. `factors` is that of
-    `processing_elements`.
+    keeps stays beside each child of `Seq`; what a child's tiles bypass is not there. A running value by which a sum
+    elsewhere is rescaled is a result of its tiles; the sum's own tiles multiply before they have their operands, and
+    so hold nothing more for it. `factors` is that of `processing_elements`.
     """
     slices = Slices(tree, problem, factors)
     tensors = problem.tensors()
@@ -248,8 +251,8 @@ def footprints(
 
     return {
         path: sum(size * weights[name] for name, size in resident(node.child, (*path, 0), node.keep).items())
-        for path, node in walk(tree)
-        if isinstance(node, Tile)
+        for path, node in slices.tiles.items()
+        if tiles is None or path in tiles
     }
 
 
@@ -260,6 +263,20 @@ def _bypassed(node: Node) -> set[str]:
     while isinstance(node, Tile) and node.level == level:
         found.update(node.bypass)
         node = node.child
+    return found
+
+
+def filling(tree: Node, resources: Resources) -> dict[Path, int]:
+    """The tiles whose steps bring data further in, by path, and the number of the level that they fill.
+
+    A tile with another one of its level directly inside only splits the nest.
+    """
+    found: dict[Path, int] = {}
+    for path, node in walk(tree):
+        if isinstance(node, Tile) and not (isinstance(node.child, Tile) and node.child.level == node.level):
+            inside = (resources.level(node.level) or 0) + 1
+            if inside < len(resources.levels):
+                found[path] = inside
     return found
 
 
@@ -280,6 +297,18 @@ class Slices:
         self.computed: dict[Path, dict[str, Number]] = {}
         self.places = {leaf.op: (path, leaf) for path, leaf in leaves(tree)}
         self.tiles = {path: node for path, node in walk(tree) if isinstance(node, Tile)}
+        self.shapes = problem.tensors()
+        self.computes = {compute.name: compute for compute in problem.computes}
+        self.users: dict[str, list[str]] = {name: [] for name in self.shapes}
+        for compute in problem.computes:
+            for name in {tensor.name for tensor in compute.inputs()}:
+                self.users[name].append(compute.name)
+        self.accesses = {op: self._accesses(self.computes[op]) for op in self.places}
+        for one in rescaled(tree, problem):
+            users = self.users[one.value.name]
+            if one.rescaling.total not in users:
+                users.append(one.rescaling.total)
+        self.loops = {op: self._around(place, leaf) for op, (place, leaf) in self.places.items()}
 
     def outside(self, path: Path) -> dict[str, Number]:
         """Elements of each tensor from outside the node at `path` that one execution of it touches."""
@@ -307,7 +336,7 @@ class Slices:
         """Elements of a tensor as an expression takes them in one execution: one for each point of the loops that its
         indices have, of whole tiles. The elements of a window are there as often as they are taken.
         """
-        compute, (place, _) = self.problem.compute(op), self.places[op]
+        compute = self.computes[op]
         names = {
             self.problem.names[op, axis.name]
             for read in (*compute.reads(), Read(compute.output, compute.axes))
@@ -316,7 +345,8 @@ class Slices:
             for axis in walk_expr(index)
             if isinstance(axis, Axis)
         }
-        return prod(factor for loop, factor in self._loops(place, path) if loop.name in names)
+        around = (self.loops[op].get(name, ()) for name in names)
+        return prod(factor for loops in around for depth, factor in loops if depth >= len(path))
 
     def _ops(self, path: Path) -> list[str]:
         return [op for op, (place, _) in self.places.items() if place[: len(path)] == path]
@@ -325,42 +355,44 @@ class Slices:
         """Elements of the tensors that are wanted in the bounding boxes of what expressions inside reach."""
         boxes: dict[str, list[Range]] = {}
         for op in inside:
-            compute = self.problem.compute(op)
-            for read in (*compute.reads(), Read(compute.output, compute.axes)):
-                if wanted(read.tensor.name):
-                    box = self._box(op, read, path)
-                    old = boxes.get(read.tensor.name, box)
-                    boxes[read.tensor.name] = [
-                        (least(a, c), greatest(b, d)) for (a, b), (c, d) in zip(box, old, strict=True)
-                    ]
-        shapes = self.problem.tensors()
+            for name, forms in self.accesses[op]:
+                if wanted(name):
+                    box = self._box(op, name, forms, path)
+                    old = boxes.get(name)
+                    if old is not None:
+                        box = [(least(a, c), greatest(b, d)) for (a, b), (c, d) in zip(box, old, strict=True)]
+                    boxes[name] = box
         sizes: dict[str, Number] = {}
         for name, box in boxes.items():
             size: Number = 1
-            for (a, b), extent in zip(box, shapes[name].shape, strict=True):
-                size = size * least(b - a, int(extent))  # type: ignore[arg-type]
+            for (a, b), extent in zip(box, self.shapes[name].shape, strict=True):
+                size = size * least(b - a, extent)
             sizes[name] = size
         return sizes
 
     def _lives_inside(self, tensor: str, inside: list[str]) -> bool:
-        users = [c.name for c in self.problem.computes if any(t.name == tensor for t in c.inputs())]
+        users = self.users[tensor]
         return tensor in inside and bool(users) and all(user in inside for user in users)
 
-    def _box(self, op: str, read: Read, path: Path) -> list[Range]:
-        """Where a read reaches, relative to the tile's origin; everywhere along a dimension with no affine index."""
-        box: list[Range] = []
-        for index, extent in zip(read.indices, read.tensor.shape, strict=True):
-            form = affine(index)
-            box.append((0, int(extent)) if form is None else self._range(op, form, path))  # type: ignore[arg-type]
-        return box
+    def _accesses(self, compute: Compute) -> list[tuple[str, tuple[Affine | None, ...]]]:
+        """The tensors that an expression reads and writes, with an affine form per dimension where there is one."""
+        reads = (*compute.reads(), Read(compute.output, compute.axes))
+        return [(read.tensor.name, tuple(map(affine, read.indices))) for read in reads]
+
+    def _box(self, op: str, tensor: str, forms: Sequence[Affine | None], path: Path) -> list[Range]:
+        """Where an access reaches, relative to the tile's origin; everywhere along a dimension with no affine index."""
+        return [
+            (0, int(extent)) if form is None else self._range(op, form, path)  # type: ignore[arg-type]
+            for form, extent in zip(forms, self.shapes[tensor].shape, strict=True)
+        ]
 
     def _range(self, op: str, form: Affine, path: Path) -> Range:
         low: Number = form.constant
-        high: Number = form.constant
+        high: Number = form.constant + 1
         for axis, coefficient in form.terms.items():
             last = coefficient * (self.extent(op, axis.name, path) - 1)
-            low, high = low + least(last, 0), high + greatest(last, 0)
-        return low, high + 1
+            low, high = (low, high + last) if coefficient > 0 else (low + last, high)
+        return low, high
 
     def extent(self, op: str, axis: str, path: Path) -> Number:
         """How many values of a loop one execution of the node at `path` covers."""
@@ -370,33 +402,34 @@ class Slices:
         return self.known[key]
 
     def _extent(self, op: str, axis: str, path: Path) -> Number:
-        compute = self.problem.compute(op)
+        compute = self.computes[op]
         whole = next(int(a.extent) for a in compute.loops if a.name == axis)  # type: ignore[arg-type]
         if all(axis != a.name for a in compute.body_loops):
             return whole  # an ordered accumulation gives all of it
-        place, _ = self.places[op]
         name = self.problem.names[op, axis]
-        factors = [factor for loop, factor in self._loops(place, path) if loop.name == name]
+        covered: Number = 1
+        for depth, factor in self.loops[op].get(name, ()):
+            covered = covered * (factor if depth >= len(path) else 1)
         ranges = []
+        place, _ = self.places[op]
         for consumer, form in self.problem.derived.get((op, axis), ()):
             if consumer in self.places:
                 shared = same_path(place, self.places[consumer][0])
                 ranges.append(self._range(consumer, form, path if shared[: len(path)] == path else shared))
         if not ranges:
-            return least(prod(factors), whole)
+            return least(covered, whole)
         hull = reduce(greatest, (b for _, b in ranges)) - reduce(least, (a for a, _ in ranges))
-        cut = any(loop.name == name for loop, _ in self._loops(place, ()))
-        return least(least(hull, whole), prod(factors)) if cut else least(hull, whole)
+        return least(least(hull, whole), covered) if name in self.loops[op] else least(hull, whole)
 
-    def _loops(self, place: Path, path: Path) -> list[tuple[Loop, Number]]:
-        """The loops from the node at `path` down to a leaf with their factors, the micro-kernel's included."""
-        found = [pair for depth in range(len(path), len(place)) for pair in self._own(place[:depth])]
-        leaf = next(leaf for at, leaf in self.places.values() if at == place)
-        return [*found, *((loop, loop.trips) for loop in (leaf.kernel.quantum if leaf.kernel is not None else ()))]
-
-    def _own(self, path: Path) -> list[tuple[Loop, Number]]:
-        tile = self.tiles.get(path)
-        loops = tile.loops if tile is not None else ()
-        if tile is not None and tile.level in self.levels:
-            return [(loop, 1) for loop in loops]
-        return [(loop, _factor(loop, self.factors, path, number)) for number, loop in enumerate(loops)]
+    def _around(self, place: Path, leaf: Leaf) -> dict[str, list[tuple[int, Number]]]:
+        """The loops around a leaf by name, the micro-kernel's included: the depth of their node, and their factor."""
+        found: dict[str, list[tuple[int, Number]]] = {}
+        for depth in range(len(place)):
+            tile = self.tiles.get(place[:depth])
+            once = tile is not None and tile.level in self.levels
+            for number, loop in enumerate(tile.loops if tile is not None else ()):
+                factor = 1 if once else _factor(loop, self.factors, place[:depth], number)
+                found.setdefault(loop.name, []).append((depth, factor))
+        for loop in leaf.kernel.quantum if leaf.kernel is not None else ():
+            found.setdefault(loop.name, []).append((len(place), loop.trips))
+        return found

@@ -7,7 +7,7 @@ nest are its *visits*: subtrees of the next level, or leaves. Data moves at visi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -17,8 +17,9 @@ import numpy as np
 from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError
 from tilewright.expr.affine import Affine, affine
-from tilewright.expr.core import Compute, Read
+from tilewright.expr.core import Compute, Read, Tensor
 from tilewright.tiles.problem import Problem
+from tilewright.tiles.rescaling import readers, rescaled
 from tilewright.tiles.resources import Level, Number, Range, Resources, greatest, least
 from tilewright.tiles.traffic import Moved, Traffic
 from tilewright.tiles.tree import (
@@ -65,13 +66,19 @@ class LoopAt:
     level: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Access:
-    """How an expression indexes a tensor of this shape: an affine form per dimension, None for any other index."""
+    """How an expression indexes a tensor of this shape: an affine form per dimension, None for any other index.
+
+    `axes` has the name of the loop whose values are the indices of a dimension; None where the index is no axis, or one
+    about which consumers decide. `moving` are the loops that move the slice.
+    """
 
     op: str
     forms: tuple[Affine | None, ...]
     shape: tuple[int, ...]
+    axes: tuple[str | None, ...]
+    moving: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,15 +196,19 @@ class Topology:
     def __init__(self, tree: TileTree, problem: Problem, resources: Resources | None = None) -> None:
         self._ops: dict[Path, tuple[str, ...]] = {}
         self._above: dict[Path, tuple[LoopAt, ...]] = {}
+        self._along: dict[Path, Mapping[str, tuple[LoopAt, ...]]] = {}
+        self._spread: dict[Path, tuple[LoopAt, ...]] = {}
         self._inside: dict[tuple[str, str, Path], tuple[tuple[LoopAt, ...], int]] = {}
         self._visits: dict[Path, tuple[Path, ...]] = {}
         self._crossing: dict[tuple[Path, int], frozenset[str]] = {}
         self._bypassed: dict[Path, frozenset[str]] = {}
+        self._walked: dict[str, frozenset[str]] = {}
         self._advances: dict[str, LoopAt | None] = {}
         self._tops: dict[Path, Path] = {}
         self._par_tiles: dict[Path, tuple[Path, ...]] = {}
         self._moving: dict[tuple[Path, str, tuple[Path, ...]], frozenset[str]] = {}
         self._accesses: dict[tuple[Path, str], tuple[_Access, ...]] = {}
+        self._accessed: dict[str, Mapping[str, Sequence[_Access]]] = {}
         self._axes: dict[tuple[str, str], _AxisOf] = {}
         self._meetings: dict[tuple[Path, str], Path] = {}
         self.problem = problem
@@ -214,10 +225,25 @@ class Topology:
                 )  # fmt: skip
             self.places[leaf.op] = path
         self.computes: dict[str, Compute] = {op: problem.compute(op) for op in self.places}
+        self.rescaled = readers(rescaled(self.tree, problem))
+        #: What each expression reads: its operands, and the running values by which it is rescaled.
+        self.inputs: dict[str, frozenset[str]] = {
+            op: frozenset(tensor.name for tensor in compute.inputs()).union(
+                one.value.name for one in self.rescaled.get(op, ())
+            )
+            for op, compute in self.computes.items()
+        }
         self.extents = self._extents()
+        #: The expressions that a loop advances: those whose factors further in make up its block.
+        self.references: dict[LoopAt, tuple[str, ...]] = {}
         self.loops: dict[Path, tuple[LoopAt, ...]] = {
             path: self._loops_at(path, node) for path, node in self.nodes.items() if isinstance(node, Tile)
         }
+
+    @cached_property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Every tensor read or written, by name."""
+        return self.problem.tensors()
 
     # Loops and blocks
 
@@ -233,16 +259,17 @@ class Topology:
 
     def _walks(self, op: str, name: str) -> bool:
         """Whether an expression has an axis of this name whose range no consumer decides."""
-        return any(
-            self.problem.names[op, axis.name] == name and (op, axis.name) not in self.problem.derived
-            for axis in self.computes[op].body_loops
-        )
+        problem = self.problem
+        if op not in self._walked:
+            axes = (axis.name for axis in self.computes[op].body_loops if (op, axis.name) not in problem.derived)
+            self._walked[op] = frozenset(problem.names[op, axis] for axis in axes)
+        return name in self._walked[op]
 
     def _follows(self, op: str, name: str, tile: Path) -> bool:
         """Whether a loop of a tile cuts a range that consumers outside of the tile decide."""
         for axis in self.computes[op].body_loops:
             forms = self.problem.derived.get((op, axis.name), ())
-            if self.problem.names[op, axis.name] == name and forms:
+            if forms and self.problem.names[op, axis.name] == name:
                 shared = [same_path(self.places[op], self.places[c]) for c, _ in forms if c in self.places]
                 return all(len(path) < len(tile) for path in shared)
         return False
@@ -252,9 +279,10 @@ class Topology:
         below = self.ops(path)
         found = []
         for index, loop in enumerate(tile.loops):
-            advances = any(self._walks(op, loop.name) or self._follows(op, loop.name, path) for op in below)
+            advances = tuple(op for op in below if self._walks(op, loop.name) or self._follows(op, loop.name, path))
             axis = loop.name if advances else f"{loop.name} {path} {index}"
             found.append(LoopAt(path, index, axis, tile.binding is Binding.SP, level))
+            self.references[found[-1]] = advances
         return tuple(found)
 
     def ops(self, path: Path) -> tuple[str, ...]:
@@ -270,12 +298,35 @@ class Topology:
             self._above[path] = tuple(loop for tile in tiles for loop in self.loops.get(tile, ()))
         return self._above[path]
 
+    def along(self, path: Path, axis: str) -> tuple[LoopAt, ...]:
+        """The loops of one axis around a node, outermost first."""
+        return self._by_axis(path).get(axis, ())
+
+    def axes_around(self, path: Path) -> Collection[str]:
+        """The axes that the loops around a node advance."""
+        return self._by_axis(path).keys()
+
+    def _by_axis(self, path: Path) -> Mapping[str, tuple[LoopAt, ...]]:
+        if path not in self._along:
+            found: dict[str, tuple[LoopAt, ...]] = {}
+            for loop in self.above(path):
+                found[loop.axis] = (*found.get(loop.axis, ()), loop)
+            self._along[path] = found
+        return self._along[path]
+
+    def spread(self, path: Path, top: Path) -> tuple[LoopAt, ...]:
+        """The loops around a node that spread a nest over units."""
+        if path not in self._spread:
+            level = self.level(top)
+            self._spread[path] = tuple(loop for loop in self.above(path) if loop.spatial and loop.level == level)
+        return self._spread[path]
+
     def inside(self, op: str, axis: str, path: Path) -> tuple[tuple[LoopAt, ...], int]:
         """The loops of one axis of an expression from a node inwards, and the extent in its micro-kernel."""
         key = (op, axis, path)
         if key not in self._inside:
             place = self.places[op]
-            loops = tuple(loop for loop in self.above(place)[len(self.above(path)) :] if loop.axis == axis)
+            loops = self.along(place, axis)[len(self.along(path, axis)) :]
             leaf = self.nodes[place]
             assert isinstance(leaf, Leaf)
             quantum = 1
@@ -283,15 +334,6 @@ class Topology:
                 quantum *= loop.trips if loop.name == axis else 1
             self._inside[key] = (loops, quantum)
         return self._inside[key]
-
-    @cached_property
-    def references(self) -> dict[LoopAt, tuple[str, ...]]:
-        """The expressions that a loop advances: those whose factors further in make up its block."""
-        return {
-            loop: tuple(op for op in self.ops(path) if self._walks(op, loop.axis) or self._follows(op, loop.axis, path))
-            for path, loops in self.loops.items()
-            for loop in loops
-        }
 
     def strides(self, factors: Mapping[LoopAt, Number]) -> dict[LoopAt, Number]:
         """Values of its axis that one step of each loop covers.
@@ -307,7 +349,8 @@ class Topology:
                     size = size * factors[inner]
                 sizes.append(size)
             for op, size in zip(ops[1:], sizes[1:], strict=True):
-                if np.any(size != sizes[0]):
+                unequal = size != sizes[0]
+                if unequal.any() if isinstance(unequal, np.ndarray) else unequal:
                     raise Unanalysable(
                         f"one step of {loop.axis} at {self.levels[loop.level].name} is {np.max(sizes[0])} values for "
                         f"{ops[0]} and {np.max(size)} for {op}",
@@ -376,9 +419,9 @@ class Topology:
         A value that only expressions of one tile exchange lies one level further in than that tile (spec 1, section
         2.2), or where a stage says.
         """
-        found = dict.fromkeys(self.problem.tensors(), 0)
+        found = dict.fromkeys(self.tensors, 0)
         for op in self.places:
-            users = [c for c, compute in self.computes.items() if any(t.name == op for t in compute.inputs())]
+            users = [user for user, inputs in self.inputs.items() if op in inputs]
             if not users:
                 continue
             meeting = self.places[op]
@@ -399,8 +442,7 @@ class Topology:
                 parts = [self.crossing((*path, number), level) for number in range(count)]
                 self._crossing[key] = frozenset().union(*parts)
             else:
-                computes = [self.computes[op] for op in self.ops(path)]
-                names = {tensor.name for compute in computes for tensor in (*compute.inputs(), compute.output)}
+                names = frozenset().union(*(self.inputs[op] for op in self.ops(path)), self.ops(path))
                 names -= self.bypassed(path)
                 self._crossing[key] = frozenset(name for name in names if self.homes[name] <= level)
         return self._crossing[key]
@@ -451,15 +493,13 @@ class Topology:
         """The axes that move the slices of a tensor in the memory that visits inside these spatial tiles share."""
         key = (top, tensor, tiles)
         if key not in self._moving:
-            self._moving[key] = frozenset(
-                name
-                for visit in self.visits(top)
-                if self.par_tiles(visit) == tiles
-                for access in self.accesses(visit, tensor)
-                for form in access.forms
-                if form is not None
-                for axis in form.terms
-                for name in self.problem.loops_of(access.op, axis.name)
+            self._moving[key] = frozenset().union(
+                *(
+                    access.moving
+                    for visit in self.visits(top)
+                    if self.par_tiles(visit) == tiles
+                    for access in self.accesses(visit, tensor)
+                )
             )
         return self._moving[key]
 
@@ -479,12 +519,36 @@ class Topology:
         key = (path, tensor)
         if key not in self._accesses:
             self._accesses[key] = tuple(
-                _Access(op, tuple(map(affine, read.indices)), tuple(int(extent) for extent in read.tensor.shape))  # type: ignore[arg-type]
-                for op in self.ops(path)
-                for read in (*self.computes[op].reads(), Read(self.computes[op].output, self.computes[op].axes))
-                if read.tensor.name == tensor
+                access for op in self.ops(path) for access in self._accesses_of(op).get(tensor, ())
             )
         return self._accesses[key]
+
+    def _accesses_of(self, op: str) -> Mapping[str, Sequence[_Access]]:
+        """The accesses of one expression by tensor, the write last."""
+        if op not in self._accessed:
+            found: dict[str, list[_Access]] = {}
+            compute = self.computes[op]
+            for read in (*compute.reads(), Read(compute.output, compute.axes)):
+                forms, shape = tuple(map(affine, read.indices)), tuple(int(extent) for extent in read.tensor.shape)  # type: ignore[arg-type]
+                found.setdefault(read.tensor.name, []).append(self._access(op, forms, shape))
+            for one in self.rescaled.get(op, ()):
+                shape = tuple(int(extent) for extent in one.value.shape)  # type: ignore[arg-type]
+                found.setdefault(one.value.name, []).append(self._access(op, one.forms, shape))
+            self._accessed[op] = found
+        return self._accessed[op]
+
+    def _access(self, op: str, forms: tuple[Affine | None, ...], shape: tuple[int, ...]) -> _Access:
+        terms = {axis.name for form in forms if form is not None for axis in form.terms}
+        moving = frozenset(name for term in terms for name in self.problem.loops_of(op, term))
+        return _Access(op, forms, shape, tuple(self._index(op, form) for form in forms), moving)
+
+    def _index(self, op: str, form: Affine | None) -> str | None:
+        if form is None or form.constant or len(form.terms) != 1:
+            return None
+        ((axis, factor),) = form.terms.items()
+        one = self.axis(op, axis.name)
+        follows = one.given or (op, axis.name) in self.problem.derived
+        return one.name if factor == 1 and not follows else None
 
     def points_of(self, op: str) -> str:
         """The name of a tensor that has an element for every point at which an expression is evaluated."""
@@ -492,7 +556,7 @@ class Topology:
         compute = self.computes[op]
         axes = compute.body_loops
         forms = tuple(Affine(0, {axis: 1}) for axis in axes)
-        self._accesses[self.places[op], name] = (_Access(op, forms, tuple(axis.size for axis in axes)),)
+        self._accesses[self.places[op], name] = (self._access(op, forms, tuple(axis.size for axis in axes)),)
         return name
 
     def side(self, path: Path, tensor: str, dim: int, at: At, inside: Inside) -> Range:

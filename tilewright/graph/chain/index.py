@@ -53,8 +53,10 @@ class Index:
     def width(self, tile: Mapping[str, Size]) -> Size:
         """Elements of the bounding box of one block inside the tensor: ``1 + sum |c| * (T - 1)``, clipped."""
         if self.plain is not None:
-            size = tile[self.plain]
-            return min(size, self.extent) if isinstance(size, int) else np.minimum(size, self.extent)
+            size, extent = tile[self.plain], self.extent
+            if isinstance(size, int):
+                return size if size < extent else extent
+            return np.minimum(size, extent)
         width: Size = 1
         for variable, coefficient in self.terms:
             inner = tile[variable] if isinstance(variable, str) else variable.width(tile)

@@ -20,7 +20,7 @@ from tilewright.graph.chain.closed_form import distinct_tiles
 from tilewright.graph.chain.hierarchy import Hierarchy
 from tilewright.graph.chain.loops import Access, Chain
 from tilewright.graph.chain.movement import Move, Moves, plan_moves, recomputation
-from tilewright.graph.chain.orders import nest_of
+from tilewright.graph.chain.orders import BlockNest, nest_of
 from tilewright.graph.chain.tilings import Memory, best_tiling
 
 Tile = Mapping[str, int]
@@ -163,16 +163,18 @@ def _counted(
 ) -> Levels:
     chain = candidate.moves.chain
     steps = steps_between(chain, tiles)
+    nest = nest_of(chain, candidate.order, candidate.whole)
     dv: list[dict[str, int]] = []
     seconds: list[float] = []
     for number in range(1, len(tiles) + 1):
         volume: dict[str, int] = {}
         moved_bytes = 0
         for position, operator in enumerate(chain.operators):
+            around = loops_around(candidate, nest, fused, steps, position, number)
             for access in operator.accesses:
                 if access.tensor in chain.links and number <= fused:
                     continue
-                moved = nested_traffic(candidate, fused, tiles, steps, position, access, number)
+                moved = nested_traffic(candidate, fused, tiles, around, access, number)
                 volume[access.tensor] = volume.get(access.tensor, 0) + moved
                 moved_bytes += moved * access.bytes
         dv.append(volume)
@@ -188,36 +190,41 @@ def _counted(
     return Levels(candidate, fused, tuple(tiles), tuple(dv), mu, tuple(seconds), flops)
 
 
-def nested_traffic(
-    candidate: Candidate, fused: int, tiles: Sequence[Tile], steps: Sequence[Mapping[str, int]], position: int,
-    access: Access, level: int,
-) -> int:  # fmt: skip
-    """Elements of one access of operator `position` that move into or out of level `level`.
+Around = Sequence[tuple[str, int, bool]]  #: loops of several trips, their trips, and whether other operators share them
 
-    The loops around the operator down to that level, scanned from the inside: those of its own nest replace a block
-    only if they have several trips; at the first loop that other operators share, what does not stay is gone.
-    """
-    chain = candidate.moves.chain
-    nest = nest_of(chain, candidate.order, candidate.whole)
+
+def loops_around(
+    candidate: Candidate, nest: BlockNest, fused: int, steps: Sequence[Mapping[str, int]], position: int, level: int
+) -> Around:
+    """The loops of several trips around operator `position` down to a level, outermost first."""
     path = nest.around([position])
     shared = {loop for loop in path for each in nest.walk() if loop in each.loops and len(each.operators) > 1}
-    around: list[tuple[int, str, bool]] = []
+    own = own_order(candidate.moves.chain, candidate.order, position)
+    found = []
     for number in range(1, level + 1):
-        loops = (
-            path if number == fused else nest.loops if number < fused else own_order(chain, candidate.order, position)
-        )
-        around += ((number, loop, number <= fused and loop in shared) for loop in loops)
+        loops = path if number == fused else nest.loops if number < fused else own
+        trips = steps[number - 1]
+        found += [(loop, trips[loop], number <= fused and loop in shared) for loop in loops if trips[loop] > 1]
+    return found
+
+
+def nested_traffic(
+    candidate: Candidate, fused: int, tiles: Sequence[Tile], around: Around, access: Access, level: int
+) -> int:
+    """Elements of one access of an operator that move into or out of level `level`.
+
+    The loops around the operator, scanned from the inside: those of its own nest replace a block only if they have
+    several trips; at the first loop that other operators share, what does not stay is gone.
+    """
     stays = access.tensor in candidate.moves.stays and level <= fused
     replaced = False
     repeats = 1
-    for number, loop, joint in reversed(around):
-        trips = steps[number - 1][loop]
-        if trips == 1:
-            continue
+    for loop, trips, joint in reversed(around):
         if loop in access.loops:
             replaced = True
         elif replaced or (joint and not stays):
             replaced = True
             repeats *= trips
-    once = prod(index.covered(tiles[level - 1], chain.extents) for index in access.dims)
+    extents = candidate.moves.chain.extents
+    once = prod(index.covered(tiles[level - 1], extents) for index in access.dims)
     return once * repeats

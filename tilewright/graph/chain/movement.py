@@ -73,6 +73,15 @@ class Moves:
         found |= {loop for each in self.chain.rescaled for loop in each.loops}
         return frozenset(found - self.chain.windows)
 
+    @cached_property
+    def straight(self) -> frozenset[str]:
+        """The loops that walk all dimensions that they move alone: blocks grow evenly with their tiles."""
+        bent: set[str] = set()
+        for access in {access for held in self.held for access, _, _ in held}:
+            for index in access.dims:
+                bent |= index.loops - {index.plain}
+        return frozenset(self.chain.extents) - bent
+
     def held_of(self, number: int, tile: Mapping[str, Size], weighted: bool) -> Size:
         """Memory while one operator runs, in elements, or in bytes with `weighted`."""
         total: Size = 0

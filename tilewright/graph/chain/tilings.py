@@ -19,7 +19,7 @@ from tilewright.dataclass import dataclass
 from tilewright.graph.chain.candidates import Candidate
 from tilewright.graph.chain.closed_form import distinct_tiles
 from tilewright.graph.chain.index import Index
-from tilewright.graph.chain.loops import Access, Chain
+from tilewright.graph.chain.loops import Chain
 
 Array = np.ndarray[Any, Any]
 
@@ -165,12 +165,8 @@ class _Space:
     @cached_property
     def solved(self) -> str | None:
         """The loop whose tile follows from the others: the longest list, of a loop that alone walks its dimensions."""
-        plain = [loop for loop in self.loops if all(_walks(access, loop) for access in self._accesses)]
+        plain = [loop for loop in self.loops if loop in self.moves.straight]
         return max(plain, key=lambda loop: len(self.sizes[loop]), default=None)
-
-    @cached_property
-    def _accesses(self) -> list[Access]:
-        return [access for held in self.moves.held for access, _, _ in held]
 
     @property
     def points(self) -> int:
@@ -323,8 +319,3 @@ class _Space:
             if not found < best[:2]:
                 return best
             best = (*found, {loop: int(pick[place]) for loop, pick in around.items()})
-
-
-def _walks(access: Access, loop: str) -> bool:
-    """Whether a tensor grows by as much with every step of a tile of `loop`."""
-    return all(index.plain == loop for index in access.dims if loop in index.loops)

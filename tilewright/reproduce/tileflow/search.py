@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from tilewright.dataclass import dataclass
+from tilewright.errors import InvalidArgument
 from tilewright.graph.chain.softmax import running
 from tilewright.graph.chain.workloads import NETWORKS, shaped, workload
 from tilewright.graph.dataflow_search import search_dataflow
@@ -147,6 +148,9 @@ def report(layers: Sequence[str] = SHAPES, trials: int = EVALUATIONS) -> Report:
     options = SearchOptions(Budget(trials), method="tree-search")
     outcome = search_dataflow("TileFlow", ATTENTION["TileFlow"], problem, machine, options)
     steps = outcome.outcome.trace.steps
+    if not steps:
+        raise InvalidArgument(f"TileFlow has no legal factors for {network} on {MACHINE}", where="--layers",
+                              help=f"one of {', '.join(each for each in NETWORKS if each != network)}")  # fmt: skip
     factors = _convergence(steps, time.process_time() - started)
 
     names = tuple(level.name for level in machine.levels)
