@@ -28,6 +28,13 @@ class Deferred:
 
     rows: Statements
 
+    def with_weights_once(self) -> Statements:
+        """The rows with the weights before their sum, which reads them: exponentials are computed once."""
+        largest, total, weights = self.rows
+        if weights.body != total.body:  # they are rounded
+            return self.rows
+        return largest, weights, replace(total, body=_value(weights))
+
     def product(self, statements: Statements) -> Statements:
         """A product whose factor the weights are, and perhaps its epilogue, which divides by their sum."""
         _, total, weights = self.rows
