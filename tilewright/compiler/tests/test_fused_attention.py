@@ -15,6 +15,7 @@ from tests.covering import tries
 from tilewright.compiler.compile import build, compile_graph
 from tilewright.compiler.plan import Plan, make_plan
 from tilewright.errors import CompileError
+from tilewright.expr.core import static_shape
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops.attention import attention
@@ -50,8 +51,8 @@ def inputs(graph: Graph) -> list[Array]:
     generator = np.random.default_rng(0)
     found: list[Array] = []
     for tensor in graph.inputs:
-        shape = tuple(map(int, tensor.shape))
-        values = generator.standard_normal(shape).astype(np.float32)
+        shape = static_shape(tensor.shape)
+        values: Array = generator.standard_normal(shape).astype(np.float32)
         if tensor.name == "mask":
             hidden = values > 0.4
             hidden[shape[0] // 2] = True

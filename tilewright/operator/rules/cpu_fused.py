@@ -24,6 +24,7 @@ from tilewright.operator.product_tree import ProductTree
 from tilewright.operator.products_tree import ProductsTree, Rows
 from tilewright.operator.rules.cpu_product import EVEN, balance, choose_point, tiles_that_fit
 from tilewright.operator.rules.cpu_rows import rows_once, schedule_rows, vector_lanes
+from tilewright.operator.rules.cpu_rows_time import CORE_BYTES_PER_SECOND
 from tilewright.operator.statements import covering
 from tilewright.tiles.build import rooted
 from tilewright.tiles.kernel import Kernel, Statement
@@ -96,7 +97,7 @@ def _scheduled(
         stored = open_.stored_rows(number).statements
         filled = [each.name for each in stored[:-1] if each.address is not None and each.name in covering(stored)]
         if filled:
-            step = _step_of_rows(trees[number].work, trees[number].tile, machine)
+            step = step_of_rows(trees[number].work, trees[number].tile, machine)
             found[number] = Rows(rows, rows_once(stored, machine, filled, step))
             continue
         kernel, _ = schedule_rows(stored, machine, 1, "")
@@ -105,7 +106,7 @@ def _scheduled(
     return found
 
 
-def _step_of_rows(work: Product, tile: Mapping[str, int], machine: Cpu) -> int:
+def step_of_rows(work: Product, tile: Mapping[str, int], machine: Cpu) -> int:
     """Points of one step along rows that a product gives: whole register tiles of it, four vectors or more."""
     lanes, columns = vector_lanes(machine), work.columns
     width = tile[columns.name]
@@ -149,7 +150,7 @@ def fused_points(works: Sequence[Product], machine: Cpu, threads: int, rows: boo
         return []
     units = {axis: _unit(works, points, axis) for axis in shared}
     if goes_on(works):
-        step = _step_of_rows(works[0], points[0].tile(works[0]), machine)
+        step = step_of_rows(works[0], points[0].tile(works[0]), machine)
         units |= {axis: lcm(units[axis], step) for axis in summed}
     capacity = l2_bytes(machine) // (2 if rows else 1)
     least = {axis: min(axis.size, units[axis]) for axis in cut}
@@ -313,7 +314,8 @@ def l2_bytes(machine: Cpu) -> int:
 def _rate_beyond_l2(size: int, machine: Cpu) -> float:
     """Bytes per cycle of one core from the first level beyond L2 that holds so many."""
     level = next((cache for cache in machine.caches[2:] if size <= cache.bytes), None)
-    memory = machine.dram.bytes_per_second_per_core or machine.dram.bytes_per_second
+    dram = machine.dram
+    memory = dram.bytes_per_second_per_core or min(CORE_BYTES_PER_SECOND, dram.bytes_per_second)
     rate = level.bytes_per_cycle if level is not None else memory / machine.nominal_clock_hz
     return rate or machine.vector_bits / 8
 
