@@ -219,7 +219,8 @@ def _blocks(
 
 def _softmax(between: Mapping[int, Statements]) -> Deferred | None:
     """The rows between two products as a softmax that may divide behind the second one; None where they are none."""
-    return deferred_normalisation(between[0]) if between else None
+    found = deferred_normalisation(between[0]) if between else None
+    return found if found is not None and found.is_exact else None
 
 
 def _deferred(

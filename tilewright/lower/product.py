@@ -205,7 +205,7 @@ class _Products:
         return builder.insert(tile.CompareOp("gt", behind, builder.index(0)))
 
     def _alloc(self, buffer: Buffer) -> SSAValue:
-        return self.builder.insert(tile.AllocOp(view_type(computed_in(buffer.tensor.dtype), buffer.tensor.size)))
+        return self.builder.insert(tile.AllocOp(view_type(buffer.tensor.dtype, buffer.tensor.size)))
 
 
 class _Blocked:

@@ -10,6 +10,9 @@ rows, such as those of a softmax, in the form that `lower.row_tree` reads, with 
 cut the sum of the last product, its sums are staged around them, and its epilogue follows:
 
     stage SUMS in L2 { seq[ @L3 for LOOP:BLOCKS { seq[ … ] }, @L2 for LOOP:TILES { epilogue } ] }
+
+Reductions of rows that these blocks cut go on from block to block, each from a buffer with a number for every row. Sums
+that follow one of them (`tiles.kernel.Follows`) are multiplied by what it has changed by.
 """
 
 from __future__ import annotations
@@ -135,8 +138,9 @@ class ProductsTree:
     @cached_property
     def sums(self) -> Buffer:
         """The buffer of the sums of the last product, where blocks cut them."""
-        last = self.products[-1]
-        return self._buffer(last.work.spatial, replace(last.work.total, name=f"{last.work.total.name} of blocks"))
+        work = self.products[-1].work
+        total = Tensor(f"{work.total.name} of blocks", (), dtypes.wide(work.total.dtype))
+        return self._buffer(work.spatial, total)
 
     @cached_property
     def factor(self) -> Buffer | None:
@@ -162,15 +166,16 @@ class ProductsTree:
     def last_seen(self) -> Affine | None:
         """The last point of the link that takes part, where a mask hides those behind it from a softmax.
 
-        Minus infinity changes no largest value, and no sum that follows it.
+        Minus infinity changes no largest value of the link, and no sum that follows it.
         """
-        if self.link is None or any(not _hides(each) for each in (*self.rows[0].statements, *self._sums)):
+        if self.link is None:
             return None
-        return last_seen(self.products[0].work.epilogue, self.link)
-
-    @property
-    def _sums(self) -> tuple[Statement, ...]:
-        return self.products[-1].work.statements[:1]
+        first, sums = self.products[0].work, self.products[-1].work.statements[0]
+        reductions = [*(each for each in self.rows[0].statements if each.accum is not None), sums]
+        largest = [each for each in reductions if each.follows is None]
+        if not all(map(_goes_on, reductions)) or any(value_read(each.body) != first.output.name for each in largest):
+            return None
+        return last_seen(first.epilogue, self.link)
 
     @cached_property
     def stored(self) -> tuple[ProductTree, ...]:
@@ -219,8 +224,8 @@ class ProductsTree:
         return Buffer(Tensor(tensor.name, (size,), tensor.dtype), address)
 
 
-def _hides(statement: Statement) -> bool:
-    """Whether elements of minus infinity change nothing: a largest value, or a sum of exponentials that follow it."""
+def _goes_on(statement: Statement) -> bool:
+    """Whether a statement may run in parts of a row: a map, a largest value, a sum of exponentials that follows it."""
     follows = statement.follows
     return statement.accum in (None, "max") or (follows is not None and follows.factor is not None)
 
@@ -410,7 +415,7 @@ def _require_steps_of_rows(product: ProductTree, rows: Rows, summed: Sequence[Sp
                     f"a block of {loop.axis.name} has {loop.quantum} points, a step of {leaf.op} {points}",
                     where="tile tree", help=f"whole steps, such as {-(-loop.quantum // points) * points} points",
                 )  # fmt: skip
-        whole = [each.name for each in rows.statements if not _hides(each)]
+        whole = [each.name for each in rows.statements if not _goes_on(each)]
         if whole:
             raise InvalidTree(
                 f"blocks of {loop.axis.name} cut the rows behind {product.work.output.name}, of which "

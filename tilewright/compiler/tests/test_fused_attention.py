@@ -16,6 +16,7 @@ from tilewright.compiler.compile import build, compile_graph
 from tilewright.compiler.plan import Plan, make_plan
 from tilewright.errors import CompileError
 from tilewright.expr.core import static_shape
+from tilewright.expr.dtypes import numpy_dtype
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops.attention import attention
@@ -115,6 +116,21 @@ def test_one_kernel_attends(
     np.testing.assert_array_equal(np.isnan(found), np.isnan(right))
     errors = [np.nanmax(np.abs(each - right), initial=0) for each in (found, apart)]
     assert errors[0] <= 2 * errors[1] + 2.0**-22  # where kernels apart happen to be exact, two roundings
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f64"])
+@pytest.mark.parametrize("keys", [200, 700])
+def test_other_types_attend(dtype: str, keys: int) -> None:
+    """Weights that are rounded are in buffers of their own type, and in whole rows."""
+    b = GraphBuilder("attended")
+    q, k, v = (b.input(name, (1, length, 64), dtype) for name, length in (("q", 50), ("k", keys), ("v", keys)))
+    graph = b.finish([attention(q, k, v, scale=0.125, causal=True, causal_offset=keys - 60)])
+    values = [each.astype(numpy_dtype(dtype)) for each in inputs(graph)]
+    with patch.object(cpu_fused, "l2_bytes", lambda _: SMALL_L2):
+        found = compile_graph(graph, threads=1, options=ALWAYS)(*values)
+    right = exact(values, 0.125, keys - 60)
+    atol = {"f16": 2.0**-9, "bf16": 2.0**-6, "f64": 1e-14}[dtype]  # two roundings of values below 1
+    np.testing.assert_allclose(np.asarray(found, np.float64), right, rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize("offset", [None, 0])
