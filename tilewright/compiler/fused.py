@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tilewright.compiler.chains import (
@@ -31,15 +31,19 @@ from tilewright.instruction.products import MappedProduct
 from tilewright.machine.description import Cpu
 from tilewright.operator.products_tree import products_tree
 from tilewright.operator.registers import epilogue_in_loop
+from tilewright.operator.rewrites.deferred_normalisation import Deferred, deferred_normalisation
 from tilewright.operator.rules.cpu_fused import (
     LEAST_GAIN,
+    FusedPoint,
     choose_fused,
     cycles_apart,
     cycles_fused,
     fused_kernel,
+    fused_points,
     kernel_cycles,
     point_of,
 )
+from tilewright.operator.statements import Statements
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.legality import check
 from tilewright.tiles.machines import program_resources
@@ -73,6 +77,8 @@ def _judged(planning: Planning, parts: tuple[Group, ...], machine: Cpu) -> tuple
         why = Refusal(FUSED, f"rows of {producer.name} are stored as {parts[1].main.name} reads them")
         return (), Decision(subject, APART, "they cannot be one", refused=(why,))
     works, threads, rows = _sketches(parts, pair), planning.threads, bool(between)
+    passes = {0: row_statements(planning, parts, anywhere=True)} if rows else {}
+    works, _ = _deferred(works, passes, _softmax(passes))
     point = choose_fused(works, machine, threads, rows)
     if point is None:
         return (), Decision(subject, APART, "they cannot be one", refused=(Refusal(FUSED, "a block fits L2"),))
@@ -149,10 +155,11 @@ def plan_fused(planning: Planning, group: Group, machine: Cpu) -> None:
     for part in parts[1:-1]:
         keep_rows(planning, part)
     unpacked = over_shared_loops([each.prepare() for each in plans], parts)
-    between = {0: row_statements(planning, parts)} if len(parts) > 2 else {}
-    point = choose_fused(unpacked, machine, threads, bool(between))
+    between: Mapping[int, Statements] = {0: row_statements(planning, parts)} if len(parts) > 2 else {}
+    softmax = _softmax(between)
+    unpacked, between = _deferred(unpacked, between, softmax)
+    point, decision = _blocks(unpacked, machine, threads, bool(between), f"blocks of {group.kernel}")
     name = planning.name_kernel(group.kernel)
-    subject = f"blocks of {group.kernel}"
     with about(name):
         given = planning.trees.of_products(name, unpacked)
         if given is not None:
@@ -161,12 +168,10 @@ def plan_fused(planning: Planning, group: Group, machine: Cpu) -> None:
             check(given, problem_of(kernel), imperfect=True, resources=program_resources(machine))
             tree = products_tree(kernel)
             point = point_of(tree)
-    why = "register tiles with the fewest cycles whose blocks stay in L2" if given is None else ASKED
-    decision = Decision(subject, str(point), why)
-    assert point is not None, "blocks were found before the groups became one"
+            decision = Decision(decision.subject, str(point), ASKED)
     plan.decisions.append(decision)
     own = [each.finished(tiles) for each, tiles in zip(plans, point.points, strict=True)]
-    works = over_shared_loops(own, parts)
+    works, _ = _deferred(over_shared_loops(own, parts), between, softmax)
     loops = []
     for work, tiles, each in zip(works, point.points, plans, strict=True):
         in_loop, placed = epilogue_in_loop(work, tiles, machine, each.group.kernel)
@@ -187,3 +192,39 @@ def plan_fused(planning: Planning, group: Group, machine: Cpu) -> None:
     for part in parts[:-1]:
         del plan.stored[part.nodes[-1].name]
         planning.buffers.discard(part.nodes[-1].name)
+
+
+def _blocks(
+    works: Sequence[Product], machine: Cpu, threads: int, rows: bool, subject: str
+) -> tuple[FusedPoint, Decision]:  # fmt: skip
+    """Register tiles and blocks with the fewest predicted cycles, and the decision."""
+    found = fused_points(works, machine, threads, rows)
+    assert found, "blocks were found before the groups became one"
+    costs = {str(each): cycles_fused(works, each, machine, threads) for each in found}
+    (point, *others) = sorted(found, key=lambda each: costs[str(each)])
+    decision = Decision(subject, str(point), "register tiles with the fewest cycles whose blocks stay in L2")
+    if not others:
+        return point, decision
+    best, second = costs[str(point)], costs[str(others[0])]
+    decision = replace(
+        decision, reason=f"{decision.reason}, {best:.0f} predicted cycles", runner_up=str(others[0]),
+        runner_up_reason=f"{second:.0f} cycles", cost=Cost(cycles=best), runner_up_cost=Cost(cycles=second),
+    )  # fmt: skip
+    return point, decision
+
+
+def _softmax(between: Mapping[int, Statements]) -> Deferred | None:
+    """The rows between two products as a softmax that may divide behind the second one; None where they are none."""
+    found = deferred_normalisation(between[0]) if between else None
+    return found if found is not None and found.is_exact else None
+
+
+def _deferred(
+    works: list[Product], between: Mapping[int, Statements], softmax: Deferred | None
+) -> tuple[list[Product], Mapping[int, Statements]]:
+    """Two products and the rows between them, with the division of a softmax behind the sums of the second one."""
+    if softmax is None:
+        return works, between
+    first, second = works
+    second = replace(second, statements=softmax.product(second.statements))
+    return [first, second], {0: softmax.with_weights_once()}

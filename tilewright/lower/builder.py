@@ -111,13 +111,16 @@ class KernelBuilder:
         self._builder.insert(op)
         return list(op.results)
 
-    def branch(self, condition: SSAValue, body: Callable[[], None]) -> None:
-        """Run `body` where a scalar i1 holds."""
-        block = Block()
-        with self._inside(block):
-            body()
-            self.insert(scf.YieldOp())
-        self._builder.insert(scf.IfOp(condition, [], Region(block), Region(Block([scf.YieldOp()]))))
+    def branch(
+        self, condition: SSAValue, body: Callable[[], None], other: Callable[[], None] = lambda: None
+    ) -> None:  # fmt: skip
+        """Run `body` where a scalar i1 holds, and the `other` one elsewhere."""
+
+        def nothing(run: Callable[[], None]) -> Sequence[SSAValue]:
+            run()
+            return ()
+
+        self.either(condition, lambda: nothing(body), lambda: nothing(other))
 
     def either(
         self, condition: SSAValue, then: Callable[[], Sequence[SSAValue]], other: Callable[[], Sequence[SSAValue]]

@@ -17,7 +17,6 @@ from xdsl.dialects import arith
 from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, i64
 from xdsl.ir import SSAValue
 
-from tilewright.expr.affine import Affine, affine
 from tilewright.expr.core import Axis, Expr, Tensor, identity
 from tilewright.expr.rewrite import substitute
 from tilewright.kernel import dialect as tile
@@ -26,6 +25,7 @@ from tilewright.lower.body import BodyEmitter, Value, combine, computed_in, prov
 from tilewright.lower.builder import KernelBuilder, view_type
 from tilewright.lower.loops import Point, TileAxis, grid_of
 from tilewright.lower.running import farthest
+from tilewright.lower.seen import extreme_at, units_seen
 from tilewright.operator.fused_blocks import FusedBlocks, fused_blocks
 from tilewright.operator.hidden import last_seen, without_mask
 from tilewright.tiles.kernel import AFTER, BEFORE, Kernel, Statement
@@ -91,7 +91,7 @@ class _FusedBlocks:
         whole = body if last is None else without_mask(body, link.axis)
         ends = [builder.index(link.axis.size)] if link.rest else []
         if last is not None and whole != body:
-            ends.append(builder.add(self._at_rows(last, False), builder.index(1)))
+            ends.append(builder.add(extreme_at(builder, last, self.rows, largest=False), builder.index(1)))
         if not ends:
             return first.epilogue_at(first.point, emitter, sums)
         reached = builder.mul(builder.add(index, builder.index(1)), builder.index(link.quantum))
@@ -208,19 +208,7 @@ class _FusedBlocks:
         last = last_seen(tree.first.epilogue, link.axis) if tree.rows else None
         if last is None:
             return every
-        reached = builder.insert(arith.MaxSIOp(self._at_rows(last, True), builder.index(0)))
-        tiles = builder.add(builder.insert(arith.DivUIOp(reached, builder.index(link.quantum))), builder.index(1))
-        return builder.insert(arith.MinSIOp(tiles, every))
-
-    def _at_rows(self, form: Affine, largest: bool) -> SSAValue:
-        """The largest or smallest value of a form of the rows of this block."""
-        found = affine(substitute(form.expression(), self.rows.replaced))
-        assert found is not None, "what was affine is affine in counters"
-        for dim in self.rows.dims:
-            step = found.coefficient(dim)
-            end = max(0, step) if largest else min(0, step)
-            found += Affine(end * (dim.size - 1), {dim: -step})
-        return self.builder.affine(found, self.rows.counters)
+        return builder.insert(arith.MinSIOp(units_seen(builder, last, link.quantum, self.rows), every))
 
 
 def _emitter(tile: BlockTile) -> BodyEmitter:

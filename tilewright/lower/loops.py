@@ -29,11 +29,15 @@ class TileAxis(Axis):
 
 @dataclass(frozen=True)
 class Block:
-    """One block of a loop: `loop` has its points as the quantum, `counter` stands for `number` in expressions."""
+    """One block of a loop: `loop` has its points as the quantum, `counter` stands for `number` in expressions.
+
+    With `end`, only the points of the loop below it are walked: whole steps of every nest in the block, or all points.
+    """
 
     loop: SpatialLoop
     counter: TileAxis
     number: SSAValue
+    end: SSAValue | None = None
 
     def places(self, inside: Expr) -> dict[Axis, Expr]:
         """The loop, and its place within the block, which is `inside`."""
@@ -43,15 +47,22 @@ class Block:
     def steps(self, builder: KernelBuilder, quantum: int) -> SSAValue:
         """How many whole steps of so many points there are in this block."""
         most = builder.index(self.loop.quantum // quantum)
-        if not self.loop.rest:
+        if self.end is not None:
+            whole = builder.insert(arith.DivUIOp(self.end, builder.index(quantum)))
+        elif self.loop.rest:
+            whole = builder.index(self.loop.extent // quantum)
+        else:
             return most
         passed = builder.mul(self.number, most)
-        left = builder.insert(arith.SubiOp(builder.index(self.loop.extent // quantum), passed))
-        return builder.insert(arith.MinSIOp(left, most))
+        return builder.insert(arith.MinSIOp(builder.insert(arith.SubiOp(whole, passed)), most))
 
-    def is_last(self, builder: KernelBuilder) -> SSAValue:
-        """Whether this is the last block of its loop."""
-        return builder.insert(tile.CompareOp("eq", self.number, builder.index(self.loop.tiles - 1)))
+    def has_rest(self, builder: KernelBuilder) -> SSAValue:
+        """Whether this is the last block of its loop, walked to the end: the points that fill no step are in it."""
+        last = builder.insert(tile.CompareOp("eq", self.number, builder.index(self.loop.tiles - 1)))
+        if self.end is None:
+            return last
+        whole = builder.insert(tile.CompareOp("eq", self.end, builder.index(self.loop.extent)))
+        return builder.insert(arith.AndIOp(last, whole))
 
     def rest(self, quantum: int) -> int:
         """Where the points that fill no step begin, within the last block."""
@@ -62,7 +73,8 @@ class Block:
 class Point:
     """Where a tile stands: each loop in terms of tile counters and tile dimensions, and the values of the counters.
 
-    `blocks` are those of loops that are cut into blocks around the tile.
+    `blocks` are those of loops that are cut into blocks around the tile. Of the loops in `ends` only points below a
+    number are walked (`Block.end`).
     """
 
     replaced: dict[Axis, Expr] = field(default_factory=dict)
@@ -70,6 +82,7 @@ class Point:
     dims: tuple[Axis, ...] = ()
     bounds: dict[int, SSAValue] = field(default_factory=dict)
     blocks: dict[Axis, Block] = field(default_factory=dict)
+    ends: dict[Axis, SSAValue] = field(default_factory=dict)
 
     @property
     def extents(self) -> tuple[int, ...]:
@@ -111,6 +124,7 @@ class Tiler:
         """Emit loops over blocks of `quantum` points, outermost first, with `body` in the innermost one.
 
         Unlike tiles, the last block of a loop has the code of the others, so that its extents are known at run time.
+        Blocks behind the end of a loop do not run.
         """
         point = Point() if point is None else point
         if not loops:
@@ -119,22 +133,29 @@ class Tiler:
         builder = self.builder
         loop, *inner = loops
         counter = TileAxis(f"{loop.axis.name}.b", loop.tiles)
+        walked = point.ends.get(loop.axis)
 
         def reached(number: SSAValue, _: Sequence[SSAValue] = ()) -> Sequence[SSAValue]:
             counters = {**point.counters, counter: number}
             if loop.quantum == 1:
                 at = replace(point, replaced={**point.replaced, loop.axis: counter}, counters=counters)
             else:
-                blocks = {**point.blocks, loop.axis: Block(loop, counter, number)}
+                blocks = {**point.blocks, loop.axis: Block(loop, counter, number, walked)}
                 at = replace(point, counters=counters, blocks=blocks)
             self.visit_blocks(inner, body, at)
             return ()
 
         program = self.programs.get(loop.axis)
-        if loop.tiles == 1:
+        if loop.tiles == 1 and walked is None:
             self.visit_blocks(inner, body, point)
+        elif loop.tiles == 1:
+            reached(builder.index(0))
         elif program is None:
-            builder.loop(builder.index(0), builder.index(loop.tiles), reached)
+            tiles = builder.index(loop.tiles)
+            if walked is not None:
+                up = builder.add(walked, builder.index(loop.quantum - 1))
+                tiles = builder.insert(arith.DivUIOp(up, builder.index(loop.quantum)))
+            builder.loop(builder.index(0), tiles, reached)
         elif loop.tiles_per_block == 1:
             reached(program)
         else:
@@ -198,8 +219,7 @@ class Tiler:
         else:
             builder.loop(builder.index(0), block.steps(builder, loop.quantum), full)
         if loop.rest:
-            last = block.is_last(builder)
-            builder.branch(last, lambda: self.visit(inner, body, _ragged(builder, point, loop)))
+            builder.branch(block.has_rest(builder), lambda: self.visit(inner, body, _ragged(builder, point, loop)))
 
 
 def _placed(point: Point, loop: SpatialLoop, counter: Axis, quantum: int, index: SSAValue) -> Point:

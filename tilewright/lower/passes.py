@@ -20,11 +20,12 @@ from tilewright.expr.core import Apply, Axis, Cast, Const, Expr, Read, Tensor, i
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.rewrite import substitute, transform
 from tilewright.kernel import dialect as tile
-from tilewright.lower.body import BodyEmitter, Provider, Value, combine, computed_in
+from tilewright.lower.body import FUNCTIONS, BodyEmitter, Provider, Value, combine, computed_in, providing
 from tilewright.lower.builder import KernelBuilder, view_type
-from tilewright.lower.loops import Point, TileAxis
+from tilewright.lower.loops import Block, Point, TileAxis
 from tilewright.lower.row_tree import Pass, RowTree
-from tilewright.lower.running import Lanes, Running
+from tilewright.lower.running import Lanes, Running, farthest
+from tilewright.tiles.kernel import AFTER, BEFORE, Follows, Statement
 from tilewright.tiles.tree import InvalidTree
 
 #: Functions of floats that are not continuous.
@@ -42,6 +43,19 @@ class Reduction:
     start: SSAValue
     step: Step
     finish: Callable[[SSAValue], Value]
+
+
+@dataclass(frozen=True)
+class Onward:
+    """Reductions that go on from block to block of the inner loops, each from the value at its address.
+
+    `follows` is the rule of sums elsewhere that follow one of them; `view` has, at `address`, what these are to be
+    multiplied by for every row.
+    """
+
+    follows: Follows
+    view: SSAValue
+    address: Expr
 
 
 class Scratch:
@@ -70,23 +84,35 @@ class Scratch:
 
 
 class Passes:
-    """All passes of a nest at one outer tile."""
+    """All passes of a nest at one outer tile, over all of the inner loops or a block of them (`blocks`)."""
 
     def __init__(
-        self, builder: KernelBuilder, tree: RowTree, memory: Mapping[str, SSAValue], scratch: Scratch, point: Point
-    ) -> None:
+        self, builder: KernelBuilder, tree: RowTree, memory: Mapping[str, SSAValue], scratch: Scratch, point: Point,
+        blocks: Mapping[Axis, Block] | None = None, onward: Onward | None = None,
+    ) -> None:  # fmt: skip
         self.builder = builder
         self.tree = tree
         self.memory = memory
         self.scratch = scratch
         self.point = point
+        self.blocks, self.onward = blocks or {}, onward
+        self.filled = frozenset(tree.filled)
         self.kept: dict[str, Value] = {}  # values per outer point
-        self.stored: set[str] = set()  # names whose row buffer is filled
-        self.pending: set[str] = set()  # names whose row buffer the current pass fills
+        self.before: dict[str, Value] = {}  # of reductions that go on, as the blocks before left them
+        self.stored: set[str] = set()  # names whose row buffer, or place, is filled
+        self.pending: set[str] = set()  # names whose row buffer, or place, the current pass fills
 
     def run(self) -> None:
         for each in self.tree.passes:
             self.run_pass(each)
+
+    def begin(self) -> None:
+        """Store what the reductions that go on from block to block begin with."""
+        for statement in self.tree.statements.values():
+            if statement.accum is not None:
+                dtype = computed_in(statement.tensor.dtype)
+                start = 0.0 if statement.follows is not None else farthest(str(statement.accum), dtype)
+                self._store(statement, Value(self.builder.number(start, dtype), dtype))
 
     def run_pass(self, each: Pass) -> None:
         """One child of the scope of passes: a walk over the inner loops, or a value of this outer point."""
@@ -100,13 +126,43 @@ class Passes:
         if statement.accum is None:
             self.kept[name] = self._outer_emitter().emit(self._here(statement.body))
         elif not each.followers:
-            self.kept[name] = self.reduce(each)
+            total = self.reduce(each)
+            self.kept[name] = total if self.onward is None else self._gone_on(statement, total, self.onward)
         else:
             self._run_on(each)
         for done in (statement, *each.followers):
             if done.address is not None:
-                view, place = self.memory[done.name], self._here(done.address)
-                self._outer_emitter().store(self.kept[done.name], view, place, done.tensor.dtype, each.streams)
+                self._store(done, self.kept[done.name], each.streams)
+
+    def _store(self, statement: Statement, value: Value, streams: bool = False) -> None:
+        """Store a value of this outer point."""
+        assert statement.address is not None, "it has a place"
+        place = self.memory[statement.name], self._here(statement.address)
+        self._outer_emitter().store(value, *place, statement.tensor.dtype, streams)
+
+    def _gone_on(self, statement: Statement, total: Value, onward: Onward) -> Value:
+        """A reduction over the blocks before and this one, whose value is `total`; what it moves sums elsewhere by."""
+        assert statement.address is not None, "it has a place"
+        assert isinstance(statement.accum, str), "extremes, and sums that follow them"
+        read = Read(replace(statement.tensor, shape=(1,)), (self._here(statement.address),))
+        before, follows = self._outer_emitter().emit(read), statement.follows
+        if follows is not None:
+            moved = FUNCTIONS["mul"](self.builder, [before, self._factor(follows)])
+            return FUNCTIONS["add"](self.builder, [moved, total])
+        self.before[statement.name] = before
+        after = self.kept[statement.name] = combine(statement.accum, self.builder, before, total)
+        if onward.follows.reduction == statement.name:
+            factor = self._factor(onward.follows)
+            self._outer_emitter().store(factor, onward.view, self._here(onward.address), factor.dtype)
+        return after
+
+    def _factor(self, follows: Follows) -> Value:
+        """What sums so far are multiplied by, since the value that they follow has changed."""
+        assert follows.factor is not None, "it follows a value"
+        known = {BEFORE: self.before[follows.reduction], AFTER: self.kept[follows.reduction]}
+        emitter = self._outer_emitter()
+        emitter.provided = providing(known)
+        return emitter.emit(follows.factor)
 
     # Outer values -----------------------------------------------------------------------------------------------
 
@@ -314,7 +370,9 @@ class Passes:
         def inside(index: SSAValue, values: list[SSAValue]) -> list[SSAValue]:
             return self._sweep_axis(each, rest, {**where, axis: counter}, {**counters, counter: index}, body, values)
 
-        return self.builder.loop(self.builder.index(0), self.builder.index(axis.size), inside, carried)
+        block = self.blocks.get(axis)
+        end = self.builder.index(axis.size) if block is None else block.steps(self.builder, 1)
+        return self.builder.loop(self.builder.index(0), end, inside, carried)
 
     def _sweep_vector(
         self,
@@ -325,22 +383,30 @@ class Passes:
         body: Step,
         carried: list[SSAValue],
     ) -> list[SSAValue]:
-        size = each.step_points
-        full, ragged = divmod(axis.size, size)
+        size, block = each.step_points, self.blocks.get(axis)
+        full, ragged = divmod(axis.size if block is None else block.loop.extent, size)
+        steps = self.builder.index(full) if block is None else block.steps(self.builder, size)
         counter, inside = TileAxis(f"{axis.name}.t", max(full, 1)), TileAxis(f"{axis.name}.i", size)
+        first = full * size if block is None else block.rest(size)
 
         def step(index: SSAValue, values: list[SSAValue]) -> list[SSAValue]:
             place = {**where, axis: counter * size + inside}
             return self._step(each, body, place, {**counters, counter: index}, {inside: 0}, (size,), {}, values)
 
-        if full:
-            carried = self.builder.loop(self.builder.index(0), self.builder.index(full), step, carried)
-        if ragged:
+        def rest() -> list[SSAValue]:
             rounded = _rounded(ragged, each.tile.lanes)
             last = TileAxis(f"{axis.name}.i", rounded)
             bounds = {0: self.builder.index(ragged)} if rounded != ragged else {}
-            place = {**where, axis: last + full * size if full else last}
-            carried = self._step(each, body, place, counters, {last: 0}, (rounded,), bounds, carried)
+            place = {**where, axis: last + first if first else last}
+            return self._step(each, body, place, counters, {last: 0}, (rounded,), bounds, carried)
+
+        if full:
+            carried = self.builder.loop(self.builder.index(0), steps, step, carried)
+        if ragged and block is None:
+            carried = rest()
+        elif ragged:
+            assert block is not None, "it was asked for"
+            carried = self.builder.either(block.has_rest(self.builder), rest, lambda: carried)
         return carried
 
     def _step(
@@ -406,11 +472,15 @@ class Passes:
         if name in self.kept:
             return self.kept[name]
         statement = self.tree.statements[name]
-        buffer = self.scratch.views.get(name)
-        if buffer is None:
+        if name in self.scratch.views:
+            buffer, dtype = self.scratch.views[name], computed_in(statement.tensor.dtype)
+            index = self._with_outer_tile(substitute(self.scratch.index(), where))
+        elif name in self.filled:
+            buffer, dtype = self.memory[name], statement.tensor.dtype
+            assert statement.address is not None, "a place is filled that the statement has"
+            index = substitute(self._here(statement.address), where)
+        else:
             return emitter.emit(substitute(self._here(statement.body), where))
-        index = self._with_outer_tile(substitute(self.scratch.index(), where))
-        dtype = computed_in(statement.tensor.dtype)
         if name in self.stored:
             flat = Tensor(f"{name}.row", (1,), dtype)
             return replace_views(emitter, {flat.name: buffer}).emit(Read(flat, (index,)))

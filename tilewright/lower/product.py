@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import prod
+from functools import cached_property
+from math import lcm, prod
 
+from xdsl.dialects import arith
 from xdsl.ir import SSAValue
 
 from tilewright.dataclass import dataclass
@@ -27,10 +29,12 @@ from tilewright.lower.builder import KernelBuilder, view_type
 from tilewright.lower.epilogue_loop import finish_in_loop
 from tilewright.lower.loops import Block, Point, TileAxis, Tiler, grid_of
 from tilewright.lower.output_tile import OutputTile
-from tilewright.lower.passes import Passes, Scratch
+from tilewright.lower.passes import Onward, Passes, Scratch
 from tilewright.lower.prefetch import StepsOfBlock, prefetch_block, prefetch_rows, tile_number
 from tilewright.lower.row_tree import RowTree
+from tilewright.lower.seen import extreme_at, units_seen
 from tilewright.lower.steps import Parameter
+from tilewright.operator.hidden import without_mask
 from tilewright.operator.product_tree import ProductTree
 from tilewright.operator.products_tree import Buffer, ProductsTree, products_tree
 from tilewright.tiles.kernel import Kernel
@@ -62,6 +66,7 @@ class _Rows:
     tree: RowTree
     loops: tuple[SpatialLoop, ...]
     scratch: Scratch
+    onward: Onward | None = None
 
 
 class _Products:
@@ -74,12 +79,35 @@ class _Products:
         self.memory = dict(memory)
         for buffer in tree.buffers.values():
             self.memory[buffer.tensor.name] = self._alloc(buffer)
+        if tree.factor is not None:
+            self.memory[tree.factor.tensor.name] = self._alloc(tree.factor)
         self.rows = {number: self._rows_of(number) for number in tree.rows}
 
     def run(self) -> None:
+        self.tiler.visit_blocks(self.tree.outer, lambda point: self._block(self._seen(point)))
+
+    def _seen(self, point: Point) -> Point:
+        """The point with the end of the loop of which a mask hides what no row of this block sees."""
+        link, last, builder = self.tree.link, self.tree.last_seen, self.builder
+        if link is None or last is None or link.size <= self.unit:
+            return point
+        points = builder.mul(units_seen(builder, last, self.unit, point), builder.index(self.unit))
+        return replace(point, ends={link: builder.insert(arith.MinSIOp(points, builder.index(link.size)))})
+
+    @cached_property
+    def unit(self) -> int:
+        """The fewest points of the link that are whole steps of all that runs along it."""
+        link, (first, last) = self.tree.link, self.tree.products
+        assert link is not None, "rows are between two products"
+        tiles = [loop.quantum for loop in first.outside if loop.axis == link]
+        return lcm(*tiles, last.step, *(each.step_points for each in self.rows[0].tree.passes))
+
+    def _block(self, point: Point) -> None:
+        """All products of one block of the outer loops, with the loop of a sum whole or in blocks inside."""
         *before, last = self.tree.stored
         if not self.tree.summed:
-            self.tiler.visit_blocks(self.tree.blocks, lambda point: self._run([*before, last], point))
+            parts = [SpatialLoop(axis, -(-axis.size // self.unit) * self.unit) for axis in point.ends]
+            self.tiler.visit_blocks(parts, lambda reached: self._run([*before, last], reached), point)
             return
         sums = self.tree.sums
         view = self._alloc(sums)
@@ -91,17 +119,15 @@ class _Products:
 
             self.tiler.visit(last.outside, tile_at, point)
 
-        def blocks(point: Point) -> None:
-            """The sums of all blocks inside, in scratch memory, and what becomes of them."""
-            tiles(lambda each, place: each.clear(place), point)
-            self.tiler.visit_blocks(self.tree.summed, summed, point)
-            tiles(lambda each, place: each.finish(each.read(place)), point)
-
         def summed(point: Point) -> None:
             self._run(before, point)
-            tiles(lambda each, place: each.accumulate(place), point)
+            tiles(lambda each, place: each.accumulate(place, factor=self.tree.factor), point)
 
-        self.tiler.visit_blocks(self.tree.outer, blocks)
+        tiles(lambda each, place: each.clear(place), point)
+        for rows in self.rows.values():
+            self._visit_rows(rows, Passes.begin, point)
+        self.tiler.visit_blocks(self.tree.summed, summed, point)
+        tiles(lambda each, place: each.finish(each.read(place)), point)
 
     def _run(self, products: Sequence[ProductTree], point: Point) -> None:
         for number, product in enumerate(products):
@@ -110,11 +136,21 @@ class _Products:
             else:
                 self._tiles(product, point)
             if number in self.rows:
-                self._run_rows(self.rows[number], point)
+                self._visit_rows(self.rows[number], Passes.run, point)
 
-    def _run_rows(self, rows: _Rows, point: Point) -> None:
-        builder, memory = self.builder, self.memory
-        self.tiler.visit(rows.loops, lambda at: Passes(builder, rows.tree, memory, rows.scratch, at).run(), point)
+    def _visit_rows(self, rows: _Rows, body: Callable[[Passes], None], point: Point) -> None:
+        """What to do with the passes of every row of a block; inner loops are those of the block."""
+        places, blocks = dict(point.replaced), dict[Axis, Block]()
+        for axis in rows.tree.inner:
+            block = next((each for loop, each in point.blocks.items() if loop.name == axis.name), None)
+            if block is not None:
+                blocks[axis] = block
+                places |= block.places(axis) if block.loop.axis != axis else {}
+
+        def at_row(at: Point) -> None:
+            body(Passes(self.builder, rows.tree, self.memory, rows.scratch, at, blocks, rows.onward))
+
+        self.tiler.visit(rows.loops, at_row, replace(point, replaced=places))
 
     def _rows_of(self, number: int) -> _Rows:
         """The passes behind a product; their loops are those of the products, with places within a block."""
@@ -130,16 +166,46 @@ class _Products:
         for loop in tree.loops:
             points = blocks[loop.axis.name].quantum if loop.axis.name in blocks else 0
             loops.append(SpatialLoop(whole[loop.axis.name], block_points=points))
-        return _Rows(tree, tuple(loops), Scratch(self.builder, tree))
+        onward, factor = None, self.tree.factor
+        if self.tree.summed:
+            follows = self.tree.products[-1].work.statements[0].follows
+            assert factor is not None, "sums of blocks follow what rows give"
+            assert follows is not None, "sums of blocks follow what rows give"
+            onward = Onward(follows, self.memory[factor.tensor.name], factor.address)
+        return _Rows(tree, tuple(loops), Scratch(self.builder, tree), onward)
 
     def _tiles(self, product: ProductTree, point: Point) -> None:
-        self.tiler.visit(product.outside, lambda reached: self._tile(product, reached).run(), point)
+        whole = self._unmasked(product) if point.ends else product
 
-    def _tile(self, product: ProductTree, point: Point) -> _Tile:
-        return _Tile(self.builder, product, self.memory, point)
+        def tile_at(reached: Point) -> None:
+            masked = _Tile(self.builder, product, self.memory, reached)
+            if whole == product:
+                masked.run()
+                return
+            sums, plain = masked.sums(), _Tile(self.builder, whole, self.memory, reached)
+            self.builder.branch(self._hides(reached), lambda: masked.finish(sums), lambda: plain.finish(sums))
+
+        self.tiler.visit(product.outside, tile_at, point)
+
+    def _unmasked(self, product: ProductTree) -> ProductTree:
+        """The product without the mask that hides points of the link, if it is what gives the link its values."""
+        work, link = product.work, self.tree.link
+        if link != work.columns or not work.has_epilogue:
+            return product
+        first, last = work.statements
+        shown = replace(last, body=without_mask(last.body, link))
+        return replace(product, work=replace(work, statements=(first, shown)))
+
+    def _hides(self, point: Point) -> SSAValue:
+        """Whether a mask hides some point of the link in a tile."""
+        link, last, builder = self.tree.link, self.tree.last_seen, self.builder
+        assert link is not None, "a mask hides points of the link"
+        assert last is not None, "a mask hides points of the link"
+        behind = extreme_at(builder, Affine(0, {link: 1}) + last.scaled(-1), point, largest=True)
+        return builder.insert(tile.CompareOp("gt", behind, builder.index(0)))
 
     def _alloc(self, buffer: Buffer) -> SSAValue:
-        return self.builder.insert(tile.AllocOp(view_type(computed_in(buffer.tensor.dtype), buffer.tensor.size)))
+        return self.builder.insert(tile.AllocOp(view_type(buffer.tensor.dtype, buffer.tensor.size)))
 
 
 class _Blocked:
@@ -263,26 +329,36 @@ class _Tile(OutputTile):
             super().finish(total)
 
     def run(self) -> None:
-        self.finish(self._products(list(self.work.depth), {}, {}, self.zero(), None))
+        self.finish(self.sums())
+
+    def sums(self) -> SSAValue:
+        """The products over all k."""
+        return self._products(list(self.work.depth), {}, {}, self.zero(), None)
 
     def clear(self, partial: tuple[SSAValue, Expr]) -> None:
         self.emitter().store(self.shaped(self.zero()), *partial, self.dtype)
 
-    def accumulate(self, partial: tuple[SSAValue, Expr], span: tuple[SSAValue, SSAValue] | None = None) -> None:
-        """Add the products of one whole block of the first k loop to the sums in scratch."""
-        total = self._products(list(self.work.depth), {}, {}, self.read(partial), span)
+    def accumulate(
+        self, partial: tuple[SSAValue, Expr], span: tuple[SSAValue, SSAValue] | None = None,
+        factor: Buffer | None = None,
+    ) -> None:  # fmt: skip
+        """Add the products of one block of the first k loop to the sums in scratch, which rows multiply by a factor."""
+        total = self._products(list(self.work.depth), {}, {}, self.read(partial, factor), span)
         self.emitter().store(self.shaped(total), *partial, self.dtype)
 
     def complete(self, partial: tuple[SSAValue, Expr], low: SSAValue) -> None:
         """Add the products from `low` on to the sums in scratch and finish."""
         self.finish(self._products(list(self.work.depth), {}, {}, self.read(partial), (low, None)))
 
-    def read(self, partial: tuple[SSAValue, Expr]) -> SSAValue:
-        """The sums in scratch."""
+    def read(self, partial: tuple[SSAValue, Expr], factor: Buffer | None = None) -> SSAValue:
+        """The sums in scratch, times a factor of each row if there is one."""
         view, index = partial
         flat = Tensor("partial", (1,), self.dtype)
-        emitter = self.emitter({flat.name: view})
-        value = emitter.full(emitter.emit(Read(flat, (index,))))
+        emitter = self.emitter({**self.memory, flat.name: view})
+        sums: Expr = Read(flat, (index,))
+        if factor is not None:
+            sums = sums * Read(factor.tensor, (substitute(factor.address, self.point.replaced),))
+        value = emitter.full(emitter.emit(sums))
         return self.builder.insert(tile.ReshapeOp(value, (self.rows, self.n_extent)))
 
     def _products(
@@ -345,7 +421,7 @@ class _Tile(OutputTile):
             return total
         rest = TileAxis(f"{axis.name}.i", ragged)
         where, whole = block.places(rest + block.rest(step)), total
-        last = block.is_last(builder)
+        last = block.has_rest(builder)
         return builder.either(last, lambda: [self._dot(rest, where, {}, whole, ragged)], lambda: [whole])[0]
 
     def _dot(

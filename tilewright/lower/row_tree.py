@@ -23,8 +23,8 @@ from tilewright.tiles.tree import Binding, Hint, InvalidTree, Kind, Leaf, Node, 
 
 @dataclass(frozen=True)
 class Pass:
-    """One pass: inner loops, outermost first, and what one step computes of the statement, of the row buffers that the
-    pass fills, and of the sums that follow the statement.
+    """One pass: inner loops, outermost first, and what one step computes of the statement, of the row buffers and
+    stored values that the pass fills, and of the sums that follow the statement.
 
     `asked` are its hints about what to prefetch.
     """
@@ -83,6 +83,12 @@ class RowTree:
     def slots(self) -> int:
         """Rows that have row buffers of their own at once."""
         return max(self.buffers.values(), default=1)
+
+    @property
+    def filled(self) -> tuple[str, ...]:
+        """Stored values that the pass of another statement, which reads them, computes."""
+        fills = [name for each in self.passes for name in each.fills]
+        return tuple(name for name in fills if self.statements[name].address is not None)
 
     @property
     def vector_last(self) -> bool:
@@ -150,7 +156,7 @@ class RowTree:
 
     def _check_passes(self) -> None:
         steps, joined = [each.names for each in self.passes], [n.name for each in self.passes for n in each.followers]
-        expected = passes_of([*self.statements.values()], self.buffers, joined)
+        expected = passes_of([*self.statements.values()], (*self.buffers, *self.filled), joined)
         if steps != [[each.name for each in step] for step in expected]:
             fact = f"the passes are {_passes_text(steps)}"
             legal = passes_of([*self.statements.values()], self.buffers)

@@ -10,25 +10,31 @@ rows, such as those of a softmax, in the form that `lower.row_tree` reads, with 
 cut the sum of the last product, its sums are staged around them, and its epilogue follows:
 
     stage SUMS in L2 { seq[ @L3 for LOOP:BLOCKS { seq[ … ] }, @L2 for LOOP:TILES { epilogue } ] }
+
+Reductions of rows that these blocks cut go on from block to block, each from a buffer with a number for every row. Sums
+that follow one of them (`tiles.kernel.Follows`) are multiplied by what it has changed by.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 
 from tilewright.dataclass import dataclass
-from tilewright.expr.affine import affine
+from tilewright.expr import dtypes
+from tilewright.expr.affine import Affine, affine
 from tilewright.expr.core import Axis, Const, Expr, Read, Tensor
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.rewrite import transform
+from tilewright.operator.hidden import last_seen
 from tilewright.operator.product_tree import ProductTree, epilogue_is_loop, product_tree, require_steps
+from tilewright.operator.statements import value_read, values_in
 from tilewright.tiles import build
 from tilewright.tiles.build import distinct_kernels, rooted
 from tilewright.tiles.kernel import Kernel, Statement
 from tilewright.tiles.loops import SpatialLoop, within
-from tilewright.tiles.parts import factors, loops_named, require_form, tiles_at
+from tilewright.tiles.parts import factors, loops_named, register_tiles, require_form, tiles_at
 from tilewright.tiles.product import Product, products_of, rows_behind
 from tilewright.tiles.tree import (
     Binding,
@@ -56,7 +62,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Rows:
-    """Statements over the rows of a block, of which the last one is for the next product, and their tree in a block."""
+    """Statements over the rows of a block, some of which are for the next product, and their tree in a block."""
 
     statements: tuple[Statement, ...]
     tree: TileTree
@@ -119,18 +125,56 @@ class ProductsTree:
         """The buffer of every value that one product, or rows, give to what follows, by its name."""
         found: dict[str, Buffer] = {}
         for number, product in enumerate(self.products[:-1]):
-            outputs = [product.work.output, *(each.statements[-1].tensor for each in self._rows_at(number))]
-            found.update((output.name, self._buffer(product, output)) for output in outputs)
+            found[product.work.output.name] = self._buffer(product.work.spatial, product.work.output)
+            following = self.products[number + 1].work.statements
+            read = {name for each in following for name in values_in(each.body)}
+            for each in self.rows[number].statements if number in self.rows else ():
+                if each.name in read or (each.accum is not None and self.summed):
+                    axes = [axis for axis in product.work.spatial if axis in each.axes]
+                    found[each.name] = self._buffer(axes, each.tensor)
         return found
-
-    def _rows_at(self, number: int) -> list[Rows]:
-        return [self.rows[number]] if number in self.rows else []
 
     @cached_property
     def sums(self) -> Buffer:
         """The buffer of the sums of the last product, where blocks cut them."""
-        last = self.products[-1]
-        return self._buffer(last, replace(last.work.total, name=f"{last.work.total.name} of blocks"))
+        work = self.products[-1].work
+        total = Tensor(f"{work.total.name} of blocks", (), dtypes.wide(work.total.dtype))
+        return self._buffer(work.spatial, total)
+
+    @cached_property
+    def factor(self) -> Buffer | None:
+        """The buffer of what the sums of each row are multiplied by before a block adds to them.
+
+        There is one where they follow a value that goes on from block to block.
+        """
+        last = self.products[-1].work
+        follows = last.statements[0].follows
+        if not self.summed or follows is None:
+            return None
+        value = self.buffers[follows.reduction]
+        return replace(value, tensor=replace(value.tensor, name=f"{last.total.name} of blocks, factor"))
+
+    @cached_property
+    def link(self) -> Axis | None:
+        """The columns of the first of two products, over which the rows between them run and the second one sums."""
+        first, last = self.products[0].work, self.products[-1].work
+        alike = len(self.products) == 2 and 0 in self.rows and tuple(last.depth) == (first.columns,)
+        return first.columns if alike else None
+
+    @cached_property
+    def last_seen(self) -> Affine | None:
+        """The last point of the link that takes part, where a mask hides those behind it from a softmax.
+
+        Minus infinity changes no largest value of the link, and no sum that follows it.
+        """
+        if self.link is None:
+            return None
+        first, sums = self.products[0].work, self.products[-1].work.statements[0]
+        reductions = [*(each for each in self.rows[0].statements if each.accum is not None), sums]
+        largest = [each for each in reductions if each.follows is None]
+        if not all(map(_goes_on, reductions)) or any(value_read(each.body) != first.output.name for each in largest):
+            return None
+        return last_seen(first.epilogue, self.link)
 
     @cached_property
     def stored(self) -> tuple[ProductTree, ...]:
@@ -142,36 +186,47 @@ class ProductsTree:
 
     def stored_rows(self, number: int) -> Kernel:
         """The rows behind a product as a kernel over the loops of one block, with values of products in buffers."""
-        points = {loop.axis: loop.quantum for loop in self.blocks}
-        found = []
-        for each in self._in_buffers(self.rows[number].statements):
-            axes = tuple(Axis(axis.name, points.get(axis, axis.size)) for axis in each.axes if points.get(axis) != 1)
-            found.append(replace(each, axes=axes))
-        return Kernel(tuple(found), self.rows[number].tree)
+        points, rows = {loop.axis: loop.quantum for loop in self.blocks}, self.rows[number]
 
-    def _in_buffers(self, statements: Sequence[Statement]) -> tuple[Statement, ...]:
+        def of_block(axes: Sequence[Axis]) -> tuple[Axis, ...]:
+            return tuple(Axis(axis.name, points.get(axis, axis.size)) for axis in axes if points.get(axis) != 1)
+
+        stored = self._in_buffers(rows.statements, {each.name for each in rows.statements})
+        found = (replace(each, axes=of_block(each.axes), reduce=of_block(each.reduce)) for each in stored)
+        return Kernel(tuple(found), rows.tree)
+
+    def _in_buffers(self, statements: Sequence[Statement], own: Collection[str] = ()) -> tuple[Statement, ...]:
+        """Statements that read and write buffers; values of their `own` they have at hand."""
+
         def rule(node: Expr) -> Expr | None:
-            if not isinstance(node, Read) or node.indices or node.tensor.name not in self.buffers:
+            name = value_read(node)
+            if name not in self.buffers or name in own:
                 return None
-            buffer = self.buffers[node.tensor.name]
-            return Read(buffer.tensor, (buffer.address,))
+            return Read(self.buffers[name].tensor, (self.buffers[name].address,))
 
-        *others, last = (replace(each, body=transform(each.body, rule)) for each in statements)
-        if last.name in self.buffers:
-            last = replace(last, address=self.buffers[last.name].address)
-        return (*others, last)
+        found = []
+        for each in statements:
+            address = self.buffers[each.name].address if each.name in self.buffers else each.address
+            found.append(replace(each, body=transform(each.body, rule), address=address))
+        return tuple(found)
 
-    def _buffer(self, product: ProductTree, tensor: Tensor) -> Buffer:
-        """Rows of one block, one behind the other, whose elements are the columns of a product."""
+    def _buffer(self, axes: Sequence[Axis], tensor: Tensor) -> Buffer:
+        """A value at every point of these loops in one block, of which the last one is contiguous."""
         points = {loop.axis: loop.quantum for loop in self.blocks if loop.tiles > 1}
         address: Expr = Const(0, INDEX)
         size = 1
-        for axis in product.work.spatial:
+        for axis in axes:
             extent = points.get(axis, axis.size)
             place = within(axis, extent) if axis in points else axis
             if extent > 1:
                 address, size = address * extent + place, size * extent
         return Buffer(Tensor(tensor.name, (size,), tensor.dtype), address)
+
+
+def _goes_on(statement: Statement) -> bool:
+    """Whether a statement may run in parts of a row: a map, a largest value, a sum of exponentials that follows it."""
+    follows = statement.follows
+    return statement.accum in (None, "max") or (follows is not None and follows.factor is not None)
 
 
 def _of_block(product: ProductTree, whole: bool) -> TileTree:
@@ -343,8 +398,29 @@ def _require_lowered(tree: ProductsTree) -> None:
             f"blocks are walked in the order {names}",
             where="tile tree", help="the loop that the last product sums over is the innermost one",
         )  # fmt: skip
+    for number, rows in tree.rows.items():
+        _require_steps_of_rows(tree.products[number], rows, tree.summed)
     for product in tree.stored:
         _require_vectors(product, tree)
+
+
+def _require_steps_of_rows(product: ProductTree, rows: Rows, summed: Sequence[SpatialLoop]) -> None:
+    """Raises InvalidTree where rows cannot go on from block to block, or a block ends within a step of a pass."""
+    for loop in summed:
+        for leaf, tile in register_tiles(rows.tree):
+            points = tile.along(loop.axis.name)
+            if loop.quantum % points:
+                raise InvalidTree(
+                    f"a block of {loop.axis.name} has {loop.quantum} points, a step of {leaf.op} {points}",
+                    where="tile tree", help=f"whole steps, such as {-(-loop.quantum // points) * points} points",
+                )  # fmt: skip
+        whole = [each.name for each in rows.statements if not _goes_on(each)]
+        if whole:
+            raise InvalidTree(
+                f"blocks of {loop.axis.name} cut the rows behind {product.work.output.name}, of which "
+                f"{', '.join(whole)} do not go on from block to block",
+                where="tile tree", help="a largest value of each row, and sums that follow it",
+            )  # fmt: skip
 
 
 def _require_vectors(product: ProductTree, tree: ProductsTree) -> None:

@@ -21,7 +21,7 @@ def emit_exp(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = Non
     c = v.kind
     if v.has_power_of_two:
         return _exp_by_power_of_two(v).value
-    return exp(v.at_least(c.exp_low).at_most(c.exp_high)).value
+    return exp(v.at_most(c.exp_high)).value
 
 
 def emit_exp2(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = None) -> ir.Value:
@@ -33,11 +33,12 @@ def emit_exp2(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = No
     c = v.kind
     if v.has_power_of_two:
         return v.power_of_two().value
-    v = v.at_least(c.exp_low * LOG2_E).at_most(c.exp_high * LOG2_E)
+    low = c.exp_low * LOG2_E
+    v = _not_below(low, v.at_most(c.exp_high * LOG2_E))
     shifted = v + c.round_magic
     n = shifted - c.round_magic
     p = ((v - n) * LN2).polynomial((1.0, 1.0, *c.exp))
-    return scaled(p, n, shifted.bits()).value
+    return scaled(_zero_up_to(low, v, p), n, shifted.bits()).value
 
 
 def emit_expm1(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = None) -> ir.Value:
@@ -56,7 +57,7 @@ def emit_sigmoid(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None =
     Where an instruction gives powers of two, the 3.6 ulp of exp make 7.5 at most, of a result just below one of them.
     """
     v = start(builder, x, target)
-    z = exp((-v.abs()).at_least(v.kind.exp_low))
+    z = exp(-v.abs())
     numerator = v.less(0.0).select(z, v.constant(1.0))
     return numerator.fma(-(z / (z + 1.0)), numerator).value
 
@@ -126,16 +127,27 @@ def _reduce_exp(x: Value) -> _Reduced:
 
 
 def exp(x: Value) -> Value:
-    """exp of x between the bounds where it underflows to 0 and overflows to infinity."""
+    """exp of x up to the bound where it overflows to infinity."""
     c = x.kind
     if x.has_power_of_two:
         return _exp_by_power_of_two(x)
+    x = _not_below(c.exp_low, x)
     shifted = x.fma(1.4426950408889634, c.round_magic)
     n = shifted - c.round_magic
     r = n.fma(-c.ln2_high, x)
     r = n.fma(-c.ln2_low, r)
     p = r.polynomial((1.0, 1.0, *c.exp))
-    return scaled(p, n, shifted.bits())
+    return scaled(_zero_up_to(c.exp_low, x, p), n, shifted.bits())
+
+
+def _not_below(low: float, x: Value) -> Value:
+    """x, or at least `low` where `scaled` takes powers of two that are normal numbers only."""
+    return x if x.has_exponents else x.at_least(low)
+
+
+def _zero_up_to(low: float, x: Value, p: Value) -> Value:
+    """p, but 0 where x is `low` or less: for a product that underflows, processors take some hundred cycles."""
+    return x.less_or_equal(low).select(p.constant(0.0), p)
 
 
 def _exp_by_power_of_two(x: Value) -> Value:

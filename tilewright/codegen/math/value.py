@@ -118,6 +118,9 @@ class Value:
     def less(self, other: Operand) -> Value:
         return self.with_value(self.builder.fcmp_ordered("<", self.value, self._operand(other)))
 
+    def less_or_equal(self, other: Operand) -> Value:
+        return self.with_value(self.builder.fcmp_ordered("<=", self.value, self._operand(other)))
+
     def greater(self, other: Operand) -> Value:
         return self.with_value(self.builder.fcmp_ordered(">", self.value, self._operand(other)))
 

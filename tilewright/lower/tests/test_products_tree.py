@@ -16,7 +16,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from tests.covering import tries
 from tilewright.errors import CompileError
-from tilewright.expr.core import Axis, Const, Read, Tensor, apply
+from tilewright.expr.core import Axis, Const, Expr, Read, Tensor, apply, select
 from tilewright.expr.dtypes import INDEX
 from tilewright.kernel.interpreter import run_kernel
 from tilewright.kernel.verify import verify
@@ -25,8 +25,10 @@ from tilewright.lower.steps import Step
 from tilewright.machine.registry import resolve_cpu
 from tilewright.operator.product_point import ProductPoint
 from tilewright.operator.products_tree import products_tree
-from tilewright.operator.rules.cpu_fused import FusedPoint, fused_kernel, point_of
-from tilewright.tiles.kernel import Kernel
+from tilewright.operator.rewrites.deferred_normalisation import deferred_normalisation
+from tilewright.operator.rules.cpu_fused import FusedPoint, fused_kernel, point_of, step_of_rows
+from tilewright.operator.statements import Statements
+from tilewright.tiles.kernel import Kernel, Statement, with_names
 from tilewright.tiles.legality import TooLarge, violations
 from tilewright.tiles.loops import SpatialLoop
 from tilewright.tiles.machines import program_resources
@@ -95,8 +97,8 @@ def scheduled(
     return fused_kernel(works, FusedPoint(tuple(points), tuple(loops)), (in_loop, in_loop))
 
 
-def run(kernel: Kernel, works: tuple[Product, Product], sizes: Sizes) -> tuple[Array, Array]:
-    """What the kernel computes in the interpreter, and what NumPy does."""
+def run(kernel: Kernel, works: tuple[Product, Product], sizes: Sizes) -> tuple[Array, tuple[Array, Array, Array]]:
+    """What the kernel computes in the interpreter, and from which factors."""
     batch, m, n, k, l = sizes
     generator = np.random.default_rng(0)
     flipped = works[0].columns.name == "m"
@@ -109,10 +111,16 @@ def run(kernel: Kernel, works: tuple[Product, Product], sizes: Sizes) -> tuple[A
     verify(module)
     e = np.full(batch * m * n, np.nan, np.float32)
     run_kernel(module, "f", [a.reshape(-1), b.reshape(-1), d.reshape(-1), e])
+    return e.reshape((batch, n, m) if flipped else (batch, m, n)), (a, b, d)
+
+
+def multiplied(works: tuple[Product, Product], a: Array, b: Array, d: Array) -> Array:
+    """What NumPy makes of the factors of the chain."""
+    flipped = works[0].columns.name == "m"
     c = b @ a if flipped else a @ b
     c = np.maximum(c * 0.5, 0) if works[0].has_epilogue else c
     expected = d @ c if flipped else c @ d
-    return e.reshape(expected.shape), np.minimum(expected, 40) if works[1].has_epilogue else expected
+    return np.minimum(expected, 40) if works[1].has_epilogue else expected
 
 
 @example(
@@ -152,9 +160,88 @@ def test_every_tree_computes_the_chain(
     assert read == kernel
     point = point_of(products_tree(kernel))
     assert fused_kernel(works, point, (in_loop and epilogues[0], in_loop and epilogues[1])) == kernel
-    found, expected = run(kernel, works, sizes)
-    np.testing.assert_array_equal(found, expected)
+    found, factors = run(kernel, works, sizes)
+    np.testing.assert_array_equal(found, multiplied(works, *factors))
 
+
+# A softmax between the products ---------------------------------------------------------------------------------------
+
+
+def attending(sizes: Sizes, offset: int | None) -> tuple[tuple[Product, Product], Statements]:
+    """The chain with a softmax of C along l, of which rows m see ``l <= m + offset`` where there is an offset."""
+    (first, second), value = chain(sizes, between=True), Read(Tensor("C", (), "f32"), ())
+    total, link = first.statements
+    body: Expr = Read(total.tensor, ()) * 0.5
+    axes = {axis.name: axis for axis in link.axes}
+    if offset is not None:
+        body = select(axes["l"] <= axes["m"] + offset, body, Const(-np.inf, "f32"))
+    first = replace(first, statements=(total, replace(link, body=body)))
+    outer = (axes["b"], axes["m"])
+    largest, weight, weights = (Read(Tensor(name, (), "f32"), ()) for name in ("Max", "Exp", "Sum"))
+    rows = (
+        Statement(largest.tensor, outer, value, (axes["l"],), "max"),
+        Statement(weight.tensor, link.axes, apply("exp", value - largest)),
+        Statement(weights.tensor, outer, weight, (axes["l"],), "sum"),
+        Statement(Tensor("P", (), "f32"), link.axes, weight / weights),
+    )
+    softmax = deferred_normalisation(rows)
+    assert softmax is not None
+    renamed = tuple(replace(each, body=with_names(each.body, {"C": "P"})) for each in second.statements)
+    second = replace(second, statements=softmax.product(renamed))
+    return (first, second), softmax.with_weights_once()
+
+
+@example(sizes=(2, 25, 17, 5, 70), height=3, widths=(2, 2), blocks=(1, 1), programs=(2, 2), offset=20, in_loop=True)
+@example(sizes=(1, 40, 9, 4, 150), height=4, widths=(1, 3), blocks=(1, 2), programs=(1, 1), offset=None, in_loop=False)
+@example(sizes=(1, 33, 9, 4, 150), height=2, widths=(3, 1), blocks=(2, 0), programs=(1, 2), offset=-4, in_loop=False)
+@given(
+    sizes=st.tuples(st.integers(1, 2), *[st.integers(2, 30)] * 2, st.integers(4, 8), st.integers(8, 150)),
+    height=st.integers(1, 4), widths=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    blocks=st.tuples(st.integers(0, 2), st.integers(0, 2)), programs=st.tuples(st.integers(1, 2), st.integers(1, 3)),
+    offset=st.one_of(st.none(), st.integers(-30, 150)), in_loop=st.booleans(),
+)  # fmt: skip
+@settings(max_examples=tries(5, full=40), deadline=None)
+def test_every_tree_computes_attention(
+    sizes: Sizes, height: int, widths: tuple[int, int], blocks: tuple[int, int], programs: tuple[int, int],
+    offset: int | None, in_loop: bool,
+) -> None:  # fmt: skip
+    """Whole rows, and blocks of them that go on; what no row of a block sees is not computed."""
+    works, rows = attending(sizes, offset)
+    machine, axes = resolve_cpu("x86-64-v3"), {axis.name: axis for axis in works[0].spatial}
+    points = tuple(
+        ProductPoint((min(height, work.rows[0].size),), min(vectors, -(-work.columns.size // 8)), order)
+        for work, vectors in zip(works, widths, strict=True)
+        for order in [(work.columns.name, work.rows[0].name)]
+    )
+    unit = lcm(step_of_rows(works[0], points[0].tile(works[0]), machine), 4, points[0].tile(works[0])["l"])
+    loops = [SpatialLoop(axes["b"], 1, programs[0])]
+    for name, size, share in (("m", blocks[0] * points[0].rows[0], programs[1]), ("l", blocks[1] * unit, 1)):
+        if 0 < size < axes[name].size:
+            loops.append(SpatialLoop(axes[name], size, share))
+    kernel = fused_kernel(works, FusedPoint(points, tuple(loops)), (False, in_loop), {0: rows}, machine)
+    found, factors = run(kernel, works, sizes)
+    a, b, d = (each.astype(np.float64) for each in factors)
+    scores = a @ b * 0.5
+    if offset is not None:
+        scores = np.where(np.arange(sizes[4]) <= np.arange(sizes[1])[:, None] + offset, scores, -np.inf)
+    with np.errstate(invalid="ignore"):
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        expected = np.minimum(weights / weights.sum(-1, keepdims=True) @ d, 40)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+
+def test_rows_that_do_not_go_on_are_refused() -> None:
+    works, rows = attending(SIZES, None)
+    points = tuple(ProductPoint((3,), 2, (work.columns.name, "m")) for work in works)
+    loops = (SpatialLoop(works[0].outer[0]), SpatialLoop(works[0].columns, 32))
+    kernel = fused_kernel(works, FusedPoint(points, loops), (False, False), {0: rows}, resolve_cpu("x86-64-v3"))
+    plain = tuple(replace(each, follows=None) if each.name == "Sum" else each for each in kernel.statements)
+    with pytest.raises(InvalidTree, match="blocks of l cut the rows behind C, of which Sum do not go on") as caught:
+        products_tree(Kernel(plain, kernel.tree))
+    assert caught.value.help
+
+
+# Illegal trees --------------------------------------------------------------------------------------------------------
 
 SIZES: Sizes = (2, 30, 20, 9, 70)
 

@@ -28,6 +28,17 @@ class Deferred:
 
     rows: Statements
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether weights are what their sum adds up, and not rounded to another type."""
+        _, total, weights = self.rows
+        return weights.body == total.body
+
+    def with_weights_once(self) -> Statements:
+        """Exact rows with the weights before their sum, which reads them: exponentials are computed once."""
+        largest, total, weights = self.rows
+        return largest, weights, replace(total, body=_value(weights))
+
     def product(self, statements: Statements) -> Statements:
         """A product whose factor the weights are, and perhaps its epilogue, which divides by their sum."""
         _, total, weights = self.rows

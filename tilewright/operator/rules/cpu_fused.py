@@ -2,7 +2,8 @@
 
 Each product takes the register tile that is the fastest for it, among those whose rows make blocks together. A block
 has as many rows as keep what one product of it touches in half of L2, and as threads have work; it has all points of
-the loop that the last product sums over, where these fit, so that sums stay in registers.
+the loop that the last product sums over, where these fit, so that sums stay in registers. Where a softmax between the
+products could go on from block to block, predicted cycles choose between all points and blocks of them.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from tilewright.expr import dtypes
 from tilewright.expr.core import Axis
 from tilewright.machine.description import Cpu
 from tilewright.operator.cycles import epilogue_cycles, nest_cycles, product_cycles, tiled_cycles
+from tilewright.operator.hidden import hidden_part
 from tilewright.operator.product_point import ProductPoint, k_unroll
 from tilewright.operator.product_tree import ProductTree
 from tilewright.operator.products_tree import ProductsTree, Rows, products_tree
 from tilewright.operator.rules.cpu_product import EVEN, balance, choose_point, tiles_that_fit
-from tilewright.operator.rules.cpu_rows import schedule_rows
+from tilewright.operator.rules.cpu_rows import rows_once, schedule_rows, vector_lanes
+from tilewright.operator.statements import covering
 from tilewright.tiles.build import rooted
 from tilewright.tiles.kernel import Kernel, Statement
 from tilewright.tiles.loops import SpatialLoop
@@ -32,6 +35,7 @@ MOST_ROWS = 128  # of a block, so that a thread has several of them
 MOST_UNIT = 64  # points of the smallest block, which is whole register tiles of all products
 COMPARED = 12  # register tiles of a product that are tried with those of the other
 PASSES = 3  # of a link through the level beyond L2: lines are read before they are written, written back, read again
+ONWARD_CYCLES = 120  # of a row in a block: its lanes put together, the factor of its sums; of a Sapphire Rapids core
 LEAST_GAIN = 1.02  # by which one kernel must be faster than several: what predictions of one kind are off by
 
 
@@ -89,10 +93,24 @@ def _scheduled(
     open_ = ProductsTree(tuple(trees), point.blocks, {n: Rows(rows, nothing) for n, rows in between.items()})
     found = {}
     for number, rows in between.items():
-        kernel, _ = schedule_rows(open_.stored_rows(number).statements, machine, 1, "")
+        stored = open_.stored_rows(number).statements
+        filled = [each.name for each in stored[:-1] if each.address is not None and each.name in covering(stored)]
+        if filled:
+            step = step_of_rows(trees[number].work, trees[number].tile, machine)
+            found[number] = Rows(rows, rows_once(stored, machine, filled, step))
+            continue
+        kernel, _ = schedule_rows(stored, machine, 1, "")
         follows = {each.name: each.follows for each in kernel.statements}
         found[number] = Rows(tuple(replace(each, follows=follows[each.name]) for each in rows), kernel.tree)
     return found
+
+
+def step_of_rows(work: Product, tile: Mapping[str, int], machine: Cpu) -> int:
+    """Points of one step along rows that a product gives: whole register tiles of it, four vectors or more."""
+    lanes, columns = vector_lanes(machine), work.columns
+    width = tile[columns.name]
+    step = width * -(-4 * lanes // width)
+    return min(step, -(-columns.size // lanes) * lanes) if columns.size >= lanes else columns.size
 
 
 def point_of(tree: ProductsTree) -> FusedPoint:
@@ -109,10 +127,16 @@ def point_of(tree: ProductsTree) -> FusedPoint:
 
 
 def choose_fused(works: Sequence[Product], machine: Cpu, threads: int, rows: bool = False) -> FusedPoint | None:
-    """Register tiles and blocks of products with shared loops; None where no blocks fit.
+    """Those of `fused_points` with the fewest predicted cycles; None where no blocks fit."""
+    found = fused_points(works, machine, threads, rows)
+    return min(found, key=lambda point: cycles_fused(works, point, machine, threads), default=None)
+
+
+def fused_points(works: Sequence[Product], machine: Cpu, threads: int, rows: bool = False) -> list[FusedPoint]:
+    """Register tiles with all points of the sum of the last product in a block, and with blocks of it, where these fit.
 
     Of the loops that all products have, those that none of them tiles are walked point by point. With `rows` between
-    the products these are whole in a block, twice.
+    the products these are in a block twice, and whole, unless the sums of the last product follow their values.
     """
     *_, last = works
     shared = [axis for axis in works[0].spatial if all(axis in (*work.spatial, *work.depth) for work in works)]
@@ -122,25 +146,44 @@ def choose_fused(works: Sequence[Product], machine: Cpu, threads: int, rows: boo
     cut = [axis for axis in shared if axis in tiled and axis not in summed]
     points = _tiles_together(works, cut, machine)
     if points is None:
-        return None
+        return []
     units = {axis: _unit(works, points, axis) for axis in shared}
+    if goes_on(works):
+        step = step_of_rows(works[0], points[0].tile(works[0]), machine)
+        units |= {axis: lcm(units[axis], step) for axis in summed}
     capacity = l2_bytes(machine) // (2 if rows else 1)
-    whole = {axis: axis.size for axis in (*cut, *summed)}
-    sizes = {**whole, **{axis: min(axis.size, units[axis]) for axis in cut}}
-    while summed and block_bytes(works, single, sizes) > capacity // 4:
+    least = {axis: min(axis.size, units[axis]) for axis in cut}
+    found = []
+    for sizes in _blocks_of_sums(summed, units, whole=rows and not goes_on(works)):
+        if summed and block_bytes(works, single, {**least, **sizes}) > capacity // 4:
+            continue
+        blocks = [SpatialLoop(axis, 1, axis.size) for axis in single]
+        for axis in cut:
+            most = _rows_of_block(works, single, {**least, **sizes}, axis, units[axis], capacity // 2)
+            blocks += _even_blocks(axis, units[axis], most, blocks, threads)
+        blocks += [SpatialLoop(axis, sizes[axis]) for axis in summed if sizes[axis] < axis.size]
+        found.append(FusedPoint(points, tuple(blocks)))
+        if sizes != {axis: axis.size for axis in summed} or not goes_on(works):
+            break
+    return found
+
+
+def _blocks_of_sums(summed: Sequence[Axis], units: Mapping[Axis, int], whole: bool) -> Iterator[dict[Axis, int]]:
+    """Points in a block of the loop that the last product sums over: all of them, or halves and halves of these."""
+    sizes = {axis: axis.size for axis in summed}
+    yield dict(sizes)
+    while summed and not whole:
         (axis,) = summed
-        if rows:
-            return None
         fewer = _multiple(sizes[axis] // 2, units[axis])
         if fewer >= sizes[axis]:
-            return None
+            return
         sizes[axis] = fewer
-    blocks = [SpatialLoop(axis, 1, axis.size) for axis in single]
-    for axis in cut:
-        most = _rows_of_block(works, single, sizes, axis, units[axis], capacity // 2)
-        blocks += _even_blocks(axis, units[axis], most, blocks, threads)
-    blocks += [SpatialLoop(axis, sizes[axis]) for axis in summed if sizes[axis] < axis.size]
-    return FusedPoint(points, tuple(blocks))
+        yield dict(sizes)
+
+
+def goes_on(works: Sequence[Product]) -> bool:
+    """Whether the sums of the last product follow values of the rows before it, so that blocks may cut these."""
+    return works[-1].statements[0].follows is not None
 
 
 def block_bytes(works: Sequence[Product], single: Sequence[Axis], sizes: Mapping[Axis, int]) -> int:
@@ -175,7 +218,7 @@ def kernel_cycles(kernel: Kernel, machine: Cpu) -> float:
         rows = [each.tile.get(axis.name, 1) for axis in work.rows]
         vectors = -(-each.tile[work.columns.name] // work.lanes)
         total += tiled_cycles(work, rows, vectors, machine) + epilogue_cycles(work, machine)
-    return total
+    return seen_part([each.work for each in tree.products], point_of(tree)) * total
 
 
 def rows_cycles(tree: ProductsTree, machine: Cpu) -> Iterator[float]:
@@ -188,7 +231,30 @@ def rows_cycles(tree: ProductsTree, machine: Cpu) -> Iterator[float]:
 def cycles_fused(works: Sequence[Product], point: FusedPoint, machine: Cpu, threads: int) -> float:
     """As `fused_cycles`, for uneven shares as if all threads had the largest, with what blocks bring into L2 again."""
     even = min(EVEN, balance(point.blocks, threads)) if threads > 1 else 1.0
-    return fused_cycles(works, point, machine) / even + _brought_again(works, point, machine)
+    cycles = (fused_cycles(works, point, machine) + _onward_cycles(works, point, machine)) / even
+    return seen_part(works, point) * (cycles + _brought_again(works, point, machine))
+
+
+def seen_part(works: Sequence[Product], point: FusedPoint) -> float:
+    """About which part of the link is computed: tiles that a mask hides from all rows of a block are left out."""
+    work = works[0]
+    hidden = hidden_part(work.epilogue, work.columns) if goes_on(works) else 0.0
+    if not hidden:
+        return 1.0
+    sizes = {loop.axis: loop.quantum for loop in point.blocks}
+    beyond = sum(sizes.get(axis, axis.size) for axis in work.rows) + point.points[0].tile(work)[work.columns.name]
+    return min(1.0, 1 - hidden + beyond / 2 / work.columns.size)
+
+
+def _onward_cycles(works: Sequence[Product], point: FusedPoint, machine: Cpu) -> float:
+    """Cycles in which sums and values of rows go on from block to block of the loop that the last product sums over."""
+    last = works[-1]
+    blocks = prod(loop.tiles for loop in point.blocks if loop.axis in last.depth)
+    if blocks == 1 or not goes_on(works):
+        return 0.0
+    vectors = _points(last.spatial) / last.lanes
+    moved = vectors * (1 / machine.loads_per_cycle + 1 / machine.fma_units + 1 / machine.stores_per_cycle)
+    return blocks * (moved + ONWARD_CYCLES * _points((*last.outer, *last.rows)))
 
 
 def cycles_apart(works: Sequence[Product], machine: Cpu, threads: int, rows: bool = False) -> float:
@@ -259,7 +325,7 @@ def l2_bytes(machine: Cpu) -> int:
 def _rate_beyond_l2(size: int, machine: Cpu) -> float:
     """Bytes per cycle of one core from the first level beyond L2 that holds so many."""
     level = next((cache for cache in machine.caches[2:] if size <= cache.bytes), None)
-    memory = machine.dram.bytes_per_second_per_core or machine.dram.bytes_per_second
+    memory = machine.dram.core_bytes_per_second
     rate = level.bytes_per_cycle if level is not None else memory / machine.nominal_clock_hz
     return rate or machine.vector_bits / 8
 

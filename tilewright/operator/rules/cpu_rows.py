@@ -125,6 +125,12 @@ def programs_of(kernel: Kernel) -> int:
     return prod(program_of(kernel.tree).grid.values())
 
 
+def rows_once(statements: Statements, machine: Cpu, filled: Collection[str], step: int) -> TileTree:
+    """The tree of rows in turn, a vector of `step` points along each; later passes compute stored values `filled`."""
+    vector, loops = inner_loops(statements)[-1], [SpatialLoop(axis) for axis in outer_loops(statements)]
+    return row_tree(statements, loops, (vector.name, step), vector_lanes(machine), filled=filled)
+
+
 # The tree -------------------------------------------------------------------------------------------------------------
 
 
@@ -137,13 +143,15 @@ def row_tree(
     starts: Collection[int] = (),
     joined: Collection[str] = (),
     caches: Sequence[Cache] = (),
+    filled: Collection[str] = (),
 ) -> TileTree:
     """Tiles of the outer `loops` around the passes, which run in turn or in a pipeline of rows.
 
     `vector` is an inner loop with its points in one step; without it, vectors run along the outer loop that has lanes.
     `hints` are those of leaves, by name. `starts` numbers the passes over the inner loops with which the stages of a
     pipeline begin. Sums that are `joined` are in the pass of the reduction that they follow. Row buffers lie in the
-    first of the `caches` that holds them beside the sums of the row, or in L1 where there are none.
+    first of the `caches` that holds them beside the sums of the row, or in L1 where there are none. Stored values that
+    are `filled` have no pass of their own: the first one that reads them computes them.
     """
     buffers, inner = row_buffers(statements, joined), inner_loops(statements)
     rows = [(loop.axis.name, loop.quantum) for loop in loops if loop.quantum > 1 and not loop.vector_lanes]
@@ -151,7 +159,7 @@ def row_tree(
     stages: list[list[list[Statement]]] = [[]]
     trees: list[list[TileTree]] = [[]]
     swept = 0
-    for step in passes_of(statements, buffers, joined):
+    for step in passes_of(statements, (*buffers, *filled), joined):
         sweeps = walks_inner(step[-1], statements)
         if sweeps and swept and swept in starts:
             stages.append([])

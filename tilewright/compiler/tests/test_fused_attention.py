@@ -1,0 +1,259 @@
+"""Attention as one kernel on CPUs: rows whole or in blocks that go on, and keys that a causal mask hides left out."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.covering import tries
+from tilewright.compiler.compile import build, compile_graph
+from tilewright.compiler.plan import Plan, make_plan
+from tilewright.errors import CompileError
+from tilewright.expr.core import static_shape
+from tilewright.expr.dtypes import numpy_dtype
+from tilewright.expr.evaluate import evaluate
+from tilewright.expr.graph import Graph, GraphBuilder
+from tilewright.expr.ops.attention import attention
+from tilewright.machine import resolve_cpu
+from tilewright.operator.rules import cpu_fused
+from tilewright.options import Options
+from tilewright.tiles.kernel import Kernel
+from tilewright.tiles.notation import parse_tree, print_tree
+from tilewright.tiles.tree import kernels, to_json
+
+Array = np.ndarray[Any, Any]
+ALWAYS, NEVER = (Options(cache=False, fuse=choice) for choice in ("always", "never"))
+SMALL_L2 = 400_000  # bytes: blocks of some hundred keys
+
+
+def attended(
+    heads: int, rows: int, keys: int, sizes: tuple[int, int], scale: float = 0.25, offset: int | None = None,
+    mask: str = "",
+) -> Graph:  # fmt: skip
+    """Attention with heads of `sizes` in q and k, and in v; with an offset it is causal; `mask` is a type."""
+    b = GraphBuilder("attended")
+    q, k, v = (
+        b.input(name, (heads, length, size), "f32")
+        for name, length, size in (("q", rows, sizes[0]), ("k", keys, sizes[0]), ("v", keys, sizes[1]))
+    )
+    added = b.input("mask", (rows, keys), mask) if mask else None
+    causal = {} if offset is None else {"causal": True, "causal_offset": offset}
+    return b.finish([attention(q, k, v, added, scale=scale, **causal)])  # type: ignore[arg-type]
+
+
+def inputs(graph: Graph) -> list[Array]:
+    """Numbers about 1; a mask hides a third of the elements, and all of one row."""
+    generator = np.random.default_rng(0)
+    found: list[Array] = []
+    for tensor in graph.inputs:
+        shape = static_shape(tensor.shape)
+        values: Array = generator.standard_normal(shape).astype(np.float32)
+        if tensor.name == "mask":
+            hidden = values > 0.4
+            hidden[shape[0] // 2] = True
+            values = ~hidden if tensor.dtype == "bool" else np.where(hidden, -np.inf, values)
+        found.append(values)
+    return found
+
+
+def exact(values: list[Array], scale: float, offset: int | None) -> Array:
+    """Attention in float64."""
+    q, k, v = (each.astype(np.float64) for each in values[:3])
+    scores = scale * q @ k.transpose(0, 2, 1)
+    for mask in values[3:]:
+        scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
+    if offset is not None:
+        seen = np.arange(k.shape[1]) <= np.arange(q.shape[1])[:, None] + offset
+        scores = np.where(seen, scores, -np.inf)
+    with np.errstate(invalid="ignore"):
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        return np.asarray(weights / weights.sum(-1, keepdims=True) @ v)
+
+
+def fused_tree(plan: Plan) -> str:
+    """The tree of the kernel with both products; empty where they are apart."""
+    found = [kernel.scheduled.tree for kernel in plan.kernels if len(kernels(kernel.scheduled.tree)) > 1]
+    return print_tree(found[0]) if found else ""
+
+
+def planned(graph: Graph, options: Options = ALWAYS, threads: int = 1) -> Plan:
+    return make_plan(graph, resolve_cpu("host"), threads, options)
+
+
+LENGTHS = st.sampled_from([1, 7, 17, 97, 100, 211, 401])
+HEADS = st.sampled_from([1, 8, 17, 64])
+
+
+@example(heads=2, rows=100, keys=401, sizes=(64, 64), scale=0.125, offset=None, mask="", small=True, threads=2)
+@example(heads=1, rows=211, keys=401, sizes=(17, 8), scale=1.0, offset=150, mask="bool", small=True, threads=1)
+@example(heads=2, rows=97, keys=97, sizes=(64, 17), scale=0.125, offset=0, mask="f32", small=False, threads=1)
+@example(heads=1, rows=401, keys=401, sizes=(64, 64), scale=0.125, offset=-7, mask="", small=True, threads=2)
+@given(
+    heads=st.integers(1, 2), rows=LENGTHS, keys=LENGTHS, sizes=st.tuples(HEADS, HEADS),
+    scale=st.sampled_from([1.0, 0.125, -0.5]), offset=st.sampled_from([None, None, 0, 3, 60, -5]),
+    mask=st.sampled_from(["", "", "bool", "f32"]), small=st.booleans(), threads=st.integers(1, 2),
+)  # fmt: skip
+@settings(max_examples=tries(4, full=60), deadline=None)
+def test_one_kernel_attends(
+    heads: int, rows: int, keys: int, sizes: tuple[int, int], scale: float, offset: int | None, mask: str,
+    small: bool, threads: int,
+) -> None:  # fmt: skip
+    """Against the evaluator; rows without a key are NaN; as good as kernels of their own against float64."""
+    graph = attended(heads, rows, keys, sizes, scale, offset, mask)
+    values = inputs(graph)
+    (expected,) = evaluate(graph, values)
+    with patch.object(cpu_fused, "l2_bytes", lambda _: SMALL_L2 if small else 1 << 21):
+        found = compile_graph(graph, threads=threads, options=ALWAYS)(*values)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    apart = compile_graph(graph, threads=threads, options=NEVER)(*values)
+    right = exact(values, scale, offset)
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(right))
+    errors = [np.nanmax(np.abs(each - right), initial=0) for each in (found, apart)]
+    assert errors[0] <= 2 * errors[1] + 2.0**-22  # where kernels apart happen to be exact, two roundings
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f64"])
+@pytest.mark.parametrize("keys", [200, 700])
+def test_other_types_attend(dtype: str, keys: int) -> None:
+    """Weights that are rounded are in buffers of their own type, and in whole rows."""
+    b = GraphBuilder("attended")
+    q, k, v = (b.input(name, (1, length, 64), dtype) for name, length in (("q", 50), ("k", keys), ("v", keys)))
+    graph = b.finish([attention(q, k, v, scale=0.125, causal=True, causal_offset=keys - 60)])
+    values = [each.astype(numpy_dtype(dtype)) for each in inputs(graph)]
+    with patch.object(cpu_fused, "l2_bytes", lambda _: SMALL_L2):
+        found = compile_graph(graph, threads=1, options=ALWAYS)(*values)
+    right = exact(values, 0.125, keys - 60)
+    atol = {"f16": 2.0**-9, "bf16": 2.0**-6, "f64": 1e-14}[dtype]  # two roundings of values below 1
+    np.testing.assert_allclose(np.asarray(found, np.float64), right, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("offset", [None, 0])
+def test_keys_are_cut_where_whole_rows_do_not_fit(offset: int | None) -> None:
+    graph = attended(2, 200, 640, (64, 64), offset=offset)
+    with patch.object(cpu_fused, "l2_bytes", lambda _: SMALL_L2):
+        tree = fused_tree(planned(graph))
+    assert "stage attention.sum in L2 { seq[@L3 for l:" in tree, tree
+
+
+@pytest.mark.parametrize("small", [False, True])
+def test_keys_that_no_row_of_a_block_sees_are_not_computed(small: bool) -> None:
+    """A key of no numbers makes those of every row that computes with it none, and 0 of the rows that do not see it."""
+    graph = attended(1, 400, 400, (64, 64), offset=0)
+    q, k, v = inputs(graph)
+    v[0, 300:] = np.nan
+    with patch.object(cpu_fused, "l2_bytes", lambda _: SMALL_L2 if small else 1 << 21):
+        assert ("stage" in fused_tree(planned(graph))) == small
+        found = compile_graph(graph, threads=1, options=ALWAYS)(q, k, v)
+    v[0, 300:] = 0
+    np.testing.assert_allclose(found[0, :128], exact([q, k, v], 0.25, 0)[0, :128], rtol=0, atol=1e-5)
+    assert np.isnan(found[0, 300:]).all()
+
+
+def test_a_mask_that_follows_no_row_leaves_nothing_out() -> None:
+    """Rows of no key at all compute the first keys, as a softmax of nothing is no number."""
+    graph = attended(1, 200, 300, (16, 16), offset=-150)
+    values = inputs(graph)
+    found = compile_graph(graph, threads=1, options=ALWAYS)(*values)
+    assert np.isnan(found[0, :150]).all()
+    np.testing.assert_allclose(found[0, 150:], exact(values, 0.25, -150)[0, 150:], rtol=0, atol=1e-5)
+
+
+def test_a_row_whose_first_blocks_are_hidden() -> None:
+    graph = attended(1, 64, 640, (64, 64), mask="f32")
+    q, k, v, mask = inputs(graph)
+    mask[:, :500], mask[:, 500:] = -np.inf, 0
+    mask[3] = np.finfo(np.float32).min  # all alike: the mean of the values, as the lowest number is no infinity
+    with patch.object(cpu_fused, "l2_bytes", lambda _: SMALL_L2):
+        assert "stage" in fused_tree(planned(graph))
+        found = compile_graph(graph, threads=1, options=ALWAYS)(q, k, v, mask)
+    np.testing.assert_allclose(found, exact([q, k, v, mask], 0.25, None), rtol=0, atol=1e-5)
+
+
+def test_memory_grows_with_the_length_and_not_with_its_square() -> None:
+    taken = []
+    with patch.object(cpu_fused, "l2_bytes", lambda _: SMALL_L2):
+        for length in (512, 1024, 2048):
+            manifest = build(attended(1, length, length, (64, 64), offset=0), resolve_cpu("host"), 1, ALWAYS).manifest
+            taken.append(manifest.arena_bytes + manifest.scratch_bytes)
+    assert taken[1] <= 2 * taken[0]
+    assert taken[2] <= 2 * taken[1]
+
+
+# Decisions ------------------------------------------------------------------------------------------------------------
+
+
+def test_decisions_have_the_cycles_of_all_ways() -> None:
+    graph = attended(12, 700, 700, (64, 64))
+    decisions = {each.subject: each for each in planned(graph, Options(cache=False)).decisions}
+    fusion = decisions["fusion of attention.masked + attention.weights + attention"]
+    blocks = decisions["blocks of attention"]
+    for each in (fusion, blocks):
+        assert each.cost is not None, each.explain()
+        assert each.runner_up_cost is not None, each.explain()
+        assert each.cost.cycles < each.runner_up_cost.cycles, each.explain()  # type: ignore[operator]
+    assert ("l in blocks of" in blocks.chosen) != ("l in blocks of" in str(blocks.runner_up))
+
+
+def test_hidden_keys_are_not_predicted() -> None:
+    costs = [
+        planned(attended(12, 1024, 1024, (64, 64), offset=offset)).decisions for offset in (None, 0)
+    ]  # fmt: skip
+    full, causal = (
+        next(each.cost.cycles for each in found if each.subject.startswith("fusion of") and each.cost is not None)
+        for found in costs
+    )
+    assert 0.5 < causal / full < 0.65  # type: ignore[operator]
+
+
+# Trees that are given -------------------------------------------------------------------------------------------------
+
+
+def in_blocks(machine: str = "host") -> tuple[Graph, str, Kernel]:
+    """Attention with the name and the kernel that it has in blocks of keys."""
+    graph = attended(2, 200, 640, (64, 64))
+    with patch.object(cpu_fused, "l2_bytes", lambda _: SMALL_L2):
+        plan = make_plan(graph, resolve_cpu(machine), 1, ALWAYS)
+    ((name, kernel),) = (
+        (each.name, each.scheduled) for each in plan.kernels if len(kernels(each.scheduled.tree)) > 1
+    )  # fmt: skip
+    return graph, name, kernel
+
+
+def test_a_tree_with_blocks_of_keys_is_what_runs() -> None:
+    graph, name, kernel = in_blocks()
+    options = Options(cache=False, trees={name: to_json(kernel.tree)})
+    assert fused_tree(planned(graph, options)) == print_tree(kernel.tree) != fused_tree(planned(graph))
+    values = inputs(graph)
+    found = compile_graph(graph, threads=1, options=options)(*values)
+    np.testing.assert_allclose(found, exact(values, 0.25, None), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("h:1, i:3 {", "h:1, i:3, l:2 {", "L5 softmax: l:2 at L3 surrounds attention.weights.sum and attention,"),
+        ("@L3 for l:5", "@L3 for l:5, k:2", "L3 producer reduction: k:2 at L3 surrounds attention.scores"),
+        ("@L3 for l:5", "@L3 for l:5, j:2", "L4 foreign loop: j:2 at L3 is no loop of"),
+        ("@L3 for l:5", "@L3 for l:4", "L1 coverage: loop l of"),
+        ("@L1 for l:32", "@L1 for l:48", "a block of l has 128 in attention.masked, 192 in attention"),
+        ("@L1 for l:2 { @REG unroll l:4 { par l:16 { op attention.weights.max",
+         "@L1 for l:1 { @REG unroll l:12 { par l:16 { op attention.weights.max",
+         "a block of l has 128 points, a step of attention.weights.max 192"),
+        ("stage attention.sum in L2", "stage attention.scores in L2", "stage attention.scores in L2 slots 1 does not"),
+    ],
+)  # fmt: skip
+def test_an_illegal_tree_says_where(before: str, after: str, message: str) -> None:
+    graph, name, kernel = in_blocks("znver5")
+    text = print_tree(kernel.tree)
+    assert before in text, text
+    edited = parse_tree(text.replace(before, after), kernels(kernel.tree))
+    with pytest.raises(CompileError, match=re.escape(message)) as caught:
+        make_plan(graph, resolve_cpu("znver5"), 1, Options(cache=False, trees={name: to_json(edited)}))
+    assert caught.value.where.startswith(f"tile tree of {name}")
+    assert caught.value.help
