@@ -60,6 +60,8 @@ _LINEAR = ("add", "sub", "mul", "neg")
 
 def affine(expr: Expr) -> Affine | None:
     """The affine form of an index expression, or None where it has none or its numbers leave i64."""
+    if type(expr) is Axis:
+        return Affine(0, {expr: 1})
     if type(expr) is not Apply:
         return _affine(expr)
     if expr.form is UNKNOWN:
