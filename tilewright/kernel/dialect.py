@@ -629,4 +629,12 @@ def written_view(op: Operation) -> SSAValue | None:
 
 def operations(region: Region) -> list[Operation]:
     """Every operation of a region, nested ones included, in order."""
-    return [op for block in region.blocks for op in block.walk()]
+    found: list[Operation] = []
+    for block in region.blocks:
+        op = block.first_op
+        while op is not None:
+            found.append(op)
+            for inner in op.regions:
+                found += operations(inner)
+            op = op._next_op
+    return found

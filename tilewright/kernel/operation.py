@@ -7,12 +7,12 @@ from functools import cache, lru_cache
 from typing import Any, TypeVar, cast
 
 from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, StringAttr, UnitAttr, i32, i64
-from xdsl.ir import Attribute, BlockArgument, Operation, OpResult, Region, SSAValue
+from xdsl.ir import Attribute, Operation, Region, SSAValue
 from xdsl.irdl import AttrSizedOperandSegments, IRDLOperation, OptionalDef, ParsePropInAttrDict, VariadicDef, eq
 from xdsl.irdl.operations import BaseAttrAccessor
 from xdsl.utils.exceptions import VerifyException
 
-from tilewright.kernel.tile_types import i64s
+from tilewright.kernel.tile_types import VALUES, i64s
 
 NUMBER = IntegerAttr.constr(eq(i64))
 NUMBERS = DenseArrayBase.constr(eq(i64))
@@ -20,7 +20,6 @@ NUMBERS = DenseArrayBase.constr(eq(i64))
 Defined = TypeVar("Defined", bound=type[IRDLOperation])
 Operands = SSAValue | Sequence[SSAValue] | None
 Property = Attribute | bool | int | str | Sequence[int] | None
-_VALUES = frozenset({OpResult, BlockArgument})
 _SEGMENTS = AttrSizedOperandSegments.attribute_name
 
 
@@ -86,13 +85,13 @@ def _segments(sizes: tuple[int, ...]) -> Attribute:
 def _size(operand: Operands) -> int:
     if operand is None:
         return 0
-    return 1 if type(operand) in _VALUES else len(operand)  # type: ignore[arg-type]
+    return 1 if type(operand) in VALUES else len(operand)  # type: ignore[arg-type]
 
 
 def _flat(operands: Sequence[Operands]) -> list[SSAValue]:
     values: list[SSAValue] = []
     for operand in operands:
-        if type(operand) in _VALUES:
+        if type(operand) in VALUES:
             values.append(operand)  # type: ignore[arg-type]
         elif operand is not None:
             values += operand  # type: ignore[arg-type]

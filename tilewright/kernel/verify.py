@@ -155,7 +155,7 @@ def _held(op: Operation) -> list[object]:
                 else:
                     found += child.attributes.values()
                     found += child.properties.values()
-                child = child.next_op
+                child = child._next_op
     return found
 
 
