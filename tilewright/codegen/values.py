@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from math import prod
 from typing import Any
 
@@ -128,10 +128,21 @@ def splat(builder: ir.IRBuilder, value: ir.Value, length: int) -> ir.Value:
     type_ = vector_type(value.type, length)
     if isinstance(value, ir.Constant):
         return splat_constant(type_, value)
-    seed = builder.insert_element(ir.Constant(type_, ir.Undefined), value, I32(0))
-    return builder.shuffle_vector(
-        seed, ir.Constant(type_, ir.Undefined), splat_constant(vector_type(I32, length), I32(0))
-    )
+    seed = builder.insert_element(_undefined(type_), value, I32(0))
+    return builder.shuffle_vector(seed, _undefined(type_), _zeros(length))
+
+
+# The same constants each time: llvmlite makes the text of one once.
+
+
+@lru_cache(1024)
+def _undefined(type_: ir.Type) -> ir.Constant:
+    return ir.Constant(type_, ir.Undefined)
+
+
+@lru_cache(1024)
+def _zeros(length: int) -> ir.Constant:
+    return splat_constant(vector_type(I32, length), I32(0))
 
 
 def lanes_of(value: ir.Value) -> int:

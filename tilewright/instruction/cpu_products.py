@@ -34,8 +34,9 @@ class CpuProducts:
         inputs = factors[0].dtype, factors[1].dtype
         found: dict[str, list[Intrinsic]] = {}
         for record in self._records(result):
-            types = tuple(operand.dtype for operand in record.sources)
-            if record.realised_by and types in (inputs, inputs[::-1]) and record.realised_by in self.registry:
+            if not record.realised_by or record.realised_by not in self.registry:
+                continue
+            if tuple(operand.dtype for operand in record.sources) in (inputs, inputs[::-1]):
                 found.setdefault(record.realised_by, []).append(record)
         if not found:
             refused.append(Refusal(f"{inputs[0]} x {inputs[1]} -> {result}", "some record has these dtypes"))
@@ -60,9 +61,7 @@ class CpuProducts:
     def _records(self, result: str) -> Iterator[Intrinsic]:
         """Records for processors of this architecture, which code generation emits, with this result."""
         targets = targets_of(self.machine.architecture)
-        for record in self.registry:
-            if record.emitter and record.target in targets and record.destination.dtype == result:
-                yield record
+        return (record for record in self.registry.emitted(result) if record.target in targets)
 
     def _has(self, name: str, record: Intrinsic, refused: list[Refusal]) -> bool:
         missing = [feature for feature in record.features if feature not in self.machine.features]

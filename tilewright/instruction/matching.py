@@ -86,7 +86,11 @@ class Match:
 
     def signature(self, axis: Axis) -> tuple[bool, ...]:
         """The column of X of a software loop."""
-        return tuple(map(bool, self.access[:, self.loops.index(axis)]))
+        return self._signatures[axis]
+
+    @cached_property
+    def _signatures(self) -> dict[Axis, tuple[bool, ...]]:
+        return dict(zip(self.loops, map(tuple, self.access.T.tolist()), strict=True))
 
     @cached_property
     def points(self) -> tuple[Point, ...]:
@@ -122,7 +126,7 @@ class Match:
 
     def candidates(self, loop: Loop) -> tuple[Axis, ...]:
         """The software loops with the kind and signature of an intrinsic loop."""
-        column = tuple(map(bool, self.intrinsic_access[:, self.record.loops.index(loop)]))
+        column = tuple(loop.name in operand.loops for operand in self.record.operands)
         return tuple(axis for axis in self.loops if self.kind(axis) == loop.kind and self.signature(axis) == column)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from difflib import get_close_matches
 from functools import cache
@@ -26,6 +26,8 @@ class Registry:
         for record in self._records:
             check(record)
         self._by_name = _names(self._records)
+        self._by_result: dict[str, tuple[Intrinsic, ...]] = {}
+        self._made_of: dict[str, list[Intrinsic]] | None = None
 
     @classmethod
     def _checked(cls, records: Iterable[Intrinsic]) -> Registry:
@@ -47,6 +49,24 @@ class Registry:
             help = f"nearest: {', '.join(near)}" if near else "`tilewright intrinsics` lists them"
             raise InvalidIntrinsic(f"no intrinsic {name[:60]!r}", help=help)
         return record
+
+    def emitted(self, result: str) -> tuple[Intrinsic, ...]:
+        """The records that code generation emits whose result has this element type, in order of preference."""
+        found = self._by_result.get(result)
+        if found is None:
+            found = tuple(each for each in self._records if each.emitter and each.destination.dtype == result)
+            self._by_result[result] = found
+        return found
+
+    def made_of(self, name: str) -> Sequence[Intrinsic]:
+        """The composite records that are made of this instruction, in order of preference."""
+        found = self._made_of
+        if found is None:
+            found = {}
+            for record in self._records:
+                found.setdefault(record.realised_by, []).append(record)
+            self._made_of = found
+        return found.get(name, ())
 
     def add(self, *records: Intrinsic) -> Registry:
         """A registry with more records, preferred to those that are there; one that is there already comes first."""

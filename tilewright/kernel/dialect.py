@@ -180,7 +180,7 @@ class LoadBoxOp(KernelOp):
         self, view: SSAValue, coordinates: Sequence[SSAValue], extents: Sequence[int], strides: Sequence[int],
         sides: Sequence[int],
     ) -> None:  # fmt: skip
-        result = TensorType(element(view), list(sides))
+        result = tile_type(sides, element(view))
         super().__init__(view, coordinates, results=[result], extents=extents, strides=strides)
 
     @property
@@ -310,7 +310,7 @@ class IotaOp(KernelOp):
     assembly_format = "$axis attr-dict `:` type($result)"
 
     def __init__(self, extents: Sequence[int], axis: int) -> None:
-        super().__init__(results=[TensorType(i64, list(extents))], axis=axis)
+        super().__init__(results=[tile_type(extents, i64)], axis=axis)
 
     def verify_(self) -> None:
         if not 0 <= self.axis.value.data < len(shape(self.result)) or element(self.result) != i64:
@@ -328,7 +328,7 @@ class BroadcastOp(KernelOp):
     assembly_format = "$value attr-dict `:` type($value) `->` type($result)"
 
     def __init__(self, value: SSAValue, extents: Sequence[int]) -> None:
-        super().__init__(value, results=[TensorType(element(value), list(extents))])
+        super().__init__(value, results=[tile_type(extents, element(value))])
 
     def verify_(self) -> None:
         source, target = shape(self.value), shape(self.result)
@@ -540,7 +540,7 @@ class ReduceOp(KernelOp):
     def __init__(self, kind: str, value: SSAValue, axis: int, unsigned: bool = False) -> None:
         extents = list(shape(value))
         extents[axis] = 1
-        super().__init__(value, results=[TensorType(element(value), extents)], kind=kind, axis=axis, unsigned=unsigned)
+        super().__init__(value, results=[tile_type(extents, element(value))], kind=kind, axis=axis, unsigned=unsigned)
 
     def verify_(self) -> None:
         extents = list(shape(self.value))
@@ -629,4 +629,12 @@ def written_view(op: Operation) -> SSAValue | None:
 
 def operations(region: Region) -> list[Operation]:
     """Every operation of a region, nested ones included, in order."""
-    return [op for block in region.blocks for op in block.walk()]
+    found: list[Operation] = []
+    for block in region.blocks:
+        op = block.first_op
+        while op is not None:
+            found.append(op)
+            for inner in op.regions:
+                found += operations(inner)
+            op = op._next_op
+    return found

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any, TypeVar
+from functools import cache, lru_cache
+from typing import Any, TypeVar, cast
 
-from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, StringAttr, UnitAttr, i64
-from xdsl.ir import Attribute, Region, SSAValue
-from xdsl.irdl import IRDLOperation, eq
+from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, StringAttr, UnitAttr, i32, i64
+from xdsl.ir import Attribute, Operation, Region, SSAValue
+from xdsl.irdl import AttrSizedOperandSegments, IRDLOperation, OptionalDef, ParsePropInAttrDict, VariadicDef, eq
 from xdsl.irdl.operations import BaseAttrAccessor
 from xdsl.utils.exceptions import VerifyException
 
-from tilewright.kernel.tile_types import i64s
+from tilewright.kernel.tile_types import VALUES, i64s
 
 NUMBER = IntegerAttr.constr(eq(i64))
 NUMBERS = DenseArrayBase.constr(eq(i64))
 
 Defined = TypeVar("Defined", bound=type[IRDLOperation])
+Operands = SSAValue | Sequence[SSAValue] | None
 Property = Attribute | bool | int | str | Sequence[int] | None
+_SEGMENTS = AttrSizedOperandSegments.attribute_name
 
 
 class KernelOp(IRDLOperation):
@@ -26,14 +28,74 @@ class KernelOp(IRDLOperation):
 
     def __init__(
         self,
-        *operands: SSAValue | Sequence[SSAValue] | None,
+        *operands: Operands,
         results: Sequence[Attribute | Sequence[Attribute]] = (),
         regions: Sequence[Region] = (),
         **properties: Property,
     ) -> None:
         """Operands in the order of their definition, None for an optional one that is left out; properties by name."""
         attributes = {name: _attribute(value) for name, value in properties.items()}
-        super().__init__(operands=operands, result_types=results, properties=attributes, regions=regions)
+        stated = {name: value for name, value in attributes.items() if value is not None}
+        sizes = tuple(map(_size, operands))
+        if not _is_plain(type(self), sizes, len(results), len(regions)):
+            super().__init__(operands=operands, result_types=results, properties=stated, regions=regions)
+            return
+        # Past the constructor of xDSL, which asks of every argument what else it could be: three times as long in all.
+        if _has_segments(type(self)):
+            stated[_SEGMENTS] = _segments(sizes)
+        types = cast(Sequence[Attribute], results)
+        Operation.__init__(self, operands=_flat(operands), result_types=types, properties=stated, regions=regions)
+
+
+@lru_cache(4096)
+def _is_plain(kind: type[IRDLOperation], sizes: tuple[int, ...], results: int, regions: int) -> bool:
+    """Whether a definition takes operands of so many values each, and has so many single results and regions."""
+    definition = kind.get_irdl_definition()
+    singles = [part for _, part in (*definition.results, *definition.regions)]
+    if any(isinstance(part, VariadicDef) for part in singles):
+        return False
+    for option in definition.options:
+        in_property = isinstance(option, AttrSizedOperandSegments) and option.as_property
+        if not in_property and not isinstance(option, ParsePropInAttrDict):
+            return False
+    given = len(sizes), results, regions
+    if given != (len(definition.operands), len(definition.results), len(definition.regions)):
+        return False
+    for size, (_, operand) in zip(sizes, definition.operands, strict=True):
+        if isinstance(operand, OptionalDef):
+            fits = size <= 1
+        else:
+            fits = size == 1 or isinstance(operand, VariadicDef)
+        if not fits:
+            return False
+    return True
+
+
+@cache
+def _has_segments(kind: type[IRDLOperation]) -> bool:
+    """Whether a property says how many values each operand has."""
+    return any(isinstance(option, AttrSizedOperandSegments) for option in kind.get_irdl_definition().options)
+
+
+@lru_cache(4096)
+def _segments(sizes: tuple[int, ...]) -> Attribute:
+    return DenseArrayBase.from_list(i32, sizes)
+
+
+def _size(operand: Operands) -> int:
+    if operand is None:
+        return 0
+    return 1 if type(operand) in VALUES else len(operand)  # type: ignore[arg-type]
+
+
+def _flat(operands: Sequence[Operands]) -> list[SSAValue]:
+    values: list[SSAValue] = []
+    for operand in operands:
+        if type(operand) in VALUES:
+            values.append(operand)  # type: ignore[arg-type]
+        elif operand is not None:
+            values += operand  # type: ignore[arg-type]
+    return values
 
 
 def _attribute(value: Property) -> Attribute | None:

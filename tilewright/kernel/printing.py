@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, ModuleOp
-from xdsl.ir import Attribute, SSAValue, TypeAttribute
+from xdsl.ir import Attribute, SSAValue
 from xdsl.printer import Printer
 
 
@@ -20,13 +20,14 @@ def print_module(module: ModuleOp, locations: bool = False) -> str:
 class _Printer(Printer):
     """Prints so that the text parses back to the same program: unambiguous value names, exact constants.
 
-    The text is collected in `parts`. A type is printed once: most of those in a program are the same object.
+    The text is collected in `parts`. Types and other attributes of one line are printed once: most of those in a
+    program are the same object.
     """
 
     def __init__(self, print_debuginfo: bool) -> None:
         super().__init__(print_debuginfo=print_debuginfo)
         self.parts: list[str] = []
-        self.types: dict[int, tuple[Attribute, str]] = {}  # by the `id` of a type, which is kept with its text
+        self.known: dict[int, tuple[Attribute, str]] = {}  # by the `id` of an attribute, which is kept with its text
 
     def print_string(self, text: str, *, indent: int | None = None) -> None:
         if "\n" in text:
@@ -38,14 +39,15 @@ class _Printer(Printer):
         self.print_string("\n", indent=indent)
 
     def print_attribute(self, attribute: Attribute) -> None:
-        known = self.types.get(id(attribute))
+        known = self.known.get(id(attribute))
         if known is not None:
             self.parts.append(known[1])
             return
         start = len(self.parts)
         self._print_exactly(attribute)
-        if isinstance(attribute, TypeAttribute):
-            self.types[id(attribute)] = attribute, "".join(self.parts[start:])
+        text = "".join(self.parts[start:])
+        if "\n" not in text:  # else it is indented, as deeply as it is here
+            self.known[id(attribute)] = attribute, text
 
     def _print_exactly(self, attribute: Attribute) -> None:
         if isinstance(attribute, DenseIntOrFPElementsAttr) and _mixes_zeros(attribute):

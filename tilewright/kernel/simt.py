@@ -40,6 +40,7 @@ from tilewright.kernel.operation import NUMBER, KernelOp, verify_word
 from tilewright.kernel.programs import kernel_of
 from tilewright.kernel.records import record_of
 from tilewright.kernel.tile_types import element_bytes as element_bytes
+from tilewright.kernel.tile_types import tile_type
 
 SHARED = StringAttr("shared")
 COPY_BYTES = (4, 8, 16)
@@ -323,7 +324,7 @@ class LoadMatrixOp(KernelOp):
     )
 
     def __init__(self, view: SSAValue, offset: SSAValue, count: int, transpose: bool = False) -> None:
-        result = TensorType(element(view), [4 // element_bytes(view) * count])
+        result = tile_type([4 // element_bytes(view) * count], element(view))
         super().__init__(view, offset, results=[result], count=count, transpose=transpose)
 
     def verify_(self) -> None:
@@ -378,7 +379,7 @@ class LoadFragmentOp(KernelOp):
         self, intrinsic: str, operand: str, view: SSAValue, offset: SSAValue, stride: SSAValue, elements: int,
         columns: bool = False,
     ) -> None:  # fmt: skip
-        results = [TensorType(element(view), [elements])]
+        results = [tile_type([elements], element(view))]
         super().__init__(view, offset, stride, results=results, intrinsic=intrinsic, operand=operand, columns=columns)
 
     def verify_(self) -> None:
@@ -472,7 +473,7 @@ class JoinOp(KernelOp):
 
     def __init__(self, parts: Sequence[SSAValue]) -> None:
         total = sum(shape(part)[0] for part in parts)
-        super().__init__(parts, results=[TensorType(element(parts[0]), [total])])
+        super().__init__(parts, results=[tile_type([total], element(parts[0]))])
 
     def verify_(self) -> None:
         if any(len(shape(part)) != 1 or element(part) != element(self.result) for part in self.parts):
@@ -493,7 +494,7 @@ class PartOp(KernelOp):
     assembly_format = "$value `[` $start `]` attr-dict `:` type($value) `->` type($result)"
 
     def __init__(self, value: SSAValue, start: int, count: int) -> None:
-        super().__init__(value, results=[TensorType(element(value), [count])], start=start)
+        super().__init__(value, results=[tile_type([count], element(value))], start=start)
 
     def verify_(self) -> None:
         start = self.start.value.data

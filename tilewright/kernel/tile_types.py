@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from xdsl.dialects.builtin import DenseArrayBase, IndexType, IntegerType, MemRefType, TensorType, i64
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Attribute, BlockArgument, OpResult, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 I1 = IntegerType(1)
@@ -14,17 +14,18 @@ INDEX = IndexType()
 # By class, here and where all operations of a kernel are looked at: `isinstance` of xDSL's classes, whose metaclass is
 # ABCMeta, takes ten times as long to say no.
 _OF_ELEMENTS = frozenset({TensorType, MemRefType})
+VALUES = frozenset({OpResult, BlockArgument})
 
 
 def shape(value: SSAValue | Attribute) -> tuple[int, ...]:
     """Extents of a tile, () for a scalar."""
-    type_ = value.type if isinstance(value, SSAValue) else value
+    type_ = value.type if type(value) in VALUES else value  # type: ignore[union-attr]
     return tuple(type_.get_shape()) if type(type_) is TensorType else ()
 
 
 def element(value: SSAValue | Attribute) -> Attribute:
     """Element type of a tile or view; the type itself for a scalar."""
-    type_ = value.type if isinstance(value, SSAValue) else value
+    type_: Attribute = value.type if type(value) in VALUES else value  # type: ignore[union-attr, assignment]
     return type_.element_type if type(type_) in _OF_ELEMENTS else type_  # type: ignore[attr-defined]
 
 

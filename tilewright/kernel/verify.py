@@ -5,7 +5,7 @@ Also limits what may occur at all: values are scalars, statically shaped tiles a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from operator import is_
 
@@ -30,14 +30,17 @@ from tilewright.errors import InvalidProgram
 from tilewright.kernel import bulk_stores, circular_buffer, simt
 from tilewright.kernel.dialect import (
     BroadcastOp,
+    DotOp,
     FirstOp,
     FuncOp,
     GatherOp,
+    IotaOp,
     LaunchOp,
     LoadBoxOp,
     LoadOp,
     MainOp,
     PrefetchOp,
+    ReduceOp,
     ReshapeOp,
     SliceOp,
     StageOp,
@@ -59,7 +62,10 @@ VIEW_OPERANDS: dict[type[Operation], tuple[int, ...]] = {
     **simt_async.VIEW_OPERANDS,
 }  # fmt: skip
 
-_BY_TYPES = frozenset((*ELEMENT, arith.ConstantOp, BroadcastOp, ReshapeOp, simt.PartOp, simt.JoinOp))
+_BY_TYPES = frozenset((
+    *ELEMENT, arith.ConstantOp, IotaOp, BroadcastOp, ReshapeOp, ReduceOp, DotOp, LoadOp, StoreOp,
+    simt.PartOp, simt.JoinOp,
+))  # fmt: skip
 """Operations whose rules read types and attributes, no more."""
 _HELD: set[tuple[object, ...]] = set()
 """Such operations whose rules hold, as types and attributes: most of those in a program are alike."""
@@ -67,7 +73,7 @@ _MOST_HELD = 10_000
 
 
 class Checked:
-    """Operations whose own rules were found to hold, with everything that these rules read.
+    """Operations whose own rules were found to hold, with everything that these rules read, and whole kernels.
 
     Only operations of kernels without regions: rules of other operations read what is inside, or other kernels.
     Operations are identified by `id`; each is kept, so that no other one gets its number.
@@ -76,22 +82,25 @@ class Checked:
     def __init__(self) -> None:
         self._read: dict[int, tuple[object, ...]] = {}
         self._stated: dict[int, tuple[object, ...]] = {}
-        self._module: list[object] = []  # everything that a module holds which was found valid
+        self._module: list[object] = []  # what a module states which was found valid, and its parts
+        self._parts: list[list[object]] = []  # everything that each of these parts holds
 
-    def is_valid(self, module: list[object]) -> bool:
-        """Whether a module holds what one held that was found valid."""
-        return len(module) == len(self._module) and all(map(is_, module, self._module))
+    def unchanged(self, module: list[object], parts: list[list[object]]) -> list[bool]:
+        """Of each part of a module, given as what it holds, whether it is as it was in a module found valid."""
+        if not _same(module, self._module):
+            return [False for _ in parts]
+        return [_same(part, before) for part, before in zip(parts, self._parts, strict=True)]
 
-    def note_valid(self, module: list[object]) -> None:
-        """The module that holds this is valid."""
-        self._module = module
+    def note_valid(self, module: list[object], parts: list[list[object]]) -> None:
+        """The module that states this and has these parts is valid."""
+        self._module, self._parts = module, parts
 
     def stated(self, op: Operation) -> tuple[object, ...]:
         """What an operation states: types of its results, attributes, properties. The same tuple until one changes."""
         types = [result.type for result in op.results]
         stated = (op, *types, *op.attributes, *op.attributes.values(), *op.properties.values())
         before = self._stated.get(id(op))
-        if before is not None and len(before) == len(stated) and all(map(is_, before, stated)):
+        if before is not None and _same(before, stated):
             return before
         self._stated[id(op)] = stated
         return stated
@@ -99,12 +108,17 @@ class Checked:
     def holds(self, op: Operation, read: tuple[object, ...]) -> bool:
         """Whether nothing that the rules of an operation read has changed since it was noted."""
         before = self._read.get(id(op))
-        return before is not None and len(before) == len(read) and all(map(is_, before, read))
+        return before is not None and _same(before, read)
 
     def note(self, op: Operation, read: tuple[object, ...]) -> None:
         """The rules hold for the operation as it is now."""
         if not op.regions:
             self._read[id(op)] = read
+
+
+def _same(some: Sequence[object], others: Sequence[object]) -> bool:
+    """Whether both are the same objects."""
+    return len(some) == len(others) and all(map(is_, some, others))
 
 
 def verify(module: ModuleOp, where: Callable[[Operation], str] | None = None, checked: Checked | None = None) -> None:
@@ -116,10 +130,13 @@ def verify(module: ModuleOp, where: Callable[[Operation], str] | None = None, ch
     if checked is None:
         _Checker(where, Checked()).operation(module, set())
         return
-    held = _held(module)
-    if not checked.is_valid(held):
-        _Checker(where, checked).operation(module, set())
-        checked.note_valid(held)
+    stated: list[object] = [module, *module.attributes.values(), *module.properties.values(), *module.body.ops]
+    parts = [_held(part) for part in module.body.ops]
+    unchanged = checked.unchanged(stated, parts)
+    if not unchanged or not all(unchanged):
+        known = {id(part[0]) for part, same in zip(parts, unchanged, strict=True) if same}
+        _Checker(where, checked, known).operation(module, set())
+        checked.note_valid(stated, parts)
 
 
 def _held(op: Operation) -> list[object]:
@@ -138,14 +155,15 @@ def _held(op: Operation) -> list[object]:
                 else:
                     found += child.attributes.values()
                     found += child.properties.values()
-                child = child.next_op
+                child = child._next_op
     return found
 
 
 class _Checker:
-    def __init__(self, where: Callable[[Operation], str] | None, checked: Checked) -> None:
+    def __init__(self, where: Callable[[Operation], str] | None, checked: Checked, known: Collection[int] = ()) -> None:
         self.where = where or (lambda op: "")
         self.checked = checked
+        self.known = known  # the `id` of each part of the module that was found valid: no rule of a kernel reads others
         self.kernel: Operation | None = None  # around the operation that is checked
         self.asked: tuple[object, ...] = ()  # what that kernel states
         self.types: set[Attribute] = set()
@@ -164,6 +182,8 @@ class _Checker:
         if not op.regions:
             return
         if isinstance(op, FuncOp):
+            if id(op) in self.known:
+                return
             self.kernel = op
             self.asked = self.checked.stated(op)
         inner = set() if op.has_trait(IsolatedFromAbove) else visible
@@ -187,9 +207,9 @@ class _Checker:
             self.known_type(result.type)
         for region in op.regions:
             self.region(op, region)
-        if isinstance(op, scf.IfOp):
+        if type(op) is scf.IfOp:
             _verify_if(op)
-        elif isinstance(op, ModuleOp):
+        elif type(op) is ModuleOp:
             _verify_module(op)
         _verify_vocabulary(op)
         _verify_views(op, operands)
@@ -278,14 +298,15 @@ def _verify_alone(op: Operation, operands: tuple[SSAValue, ...]) -> None:
 
 
 def _verify_views(op: Operation, operands: tuple[SSAValue, ...]) -> None:
-    if isinstance(op, LaunchOp):
+    kind = type(op)  # by class: `isinstance` of xDSL's classes takes ten times as long to say no
+    if kind is LaunchOp:
         return
-    expected = VIEW_OPERANDS.get(type(op), ())
-    if isinstance(op, simt_warpgroup.WarpgroupMmaOp | circular_buffer.StagedDotOp):
-        b = operands.index(op.b, 1)
-        expected = (0, b) if isinstance(op.a.type, MemRefType) else (b,)
+    expected = VIEW_OPERANDS.get(kind, ())
+    if kind in (simt_warpgroup.WarpgroupMmaOp, circular_buffer.StagedDotOp):
+        b = operands.index(op.b, 1)  # type: ignore[attr-defined]
+        expected = (0, b) if isinstance(op.a.type, MemRefType) else (b,)  # type: ignore[attr-defined]
     for index, operand in enumerate(operands):
-        if isinstance(operand.type, MemRefType) != (index in expected):
+        if (type(operand.type) is MemRefType) != (index in expected):
             raise VerifyException(f"operand {_name(operand)} of type {operand.type}; views are only loaded and stored")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 
 from xdsl.builder import Builder
 from xdsl.dialects import arith, builtin, scf
@@ -15,6 +16,7 @@ from tilewright.expr import dtypes
 from tilewright.expr.affine import Affine
 from tilewright.expr.core import Axis
 from tilewright.kernel import dialect as tile
+from tilewright.kernel.integers import binary, index_constant
 
 _ELEMENTS: dict[str, Attribute] = {
     "bool": builtin.i1,
@@ -50,7 +52,7 @@ class KernelBuilder:
         for scope in self._indices:
             if value in scope:
                 return scope[value]
-        made = self.insert(arith.ConstantOp(IntegerAttr.from_index_int_value(value)))
+        made = self.insert(index_constant(value))
         self._indices[-1][value] = made
         return made
 
@@ -66,10 +68,10 @@ class KernelBuilder:
         return self.insert(arith.ConstantOp(IntegerAttr(signed, type_)))
 
     def add(self, a: SSAValue, b: SSAValue) -> SSAValue:
-        return self.insert(arith.AddiOp(a, b))
+        return self.insert(binary(arith.AddiOp, a, b))
 
     def mul(self, a: SSAValue, b: SSAValue) -> SSAValue:
-        return self.insert(arith.MuliOp(a, b))
+        return self.insert(binary(arith.MuliOp, a, b))
 
     def affine(self, form: Affine, values: Mapping[Axis, SSAValue]) -> SSAValue:
         """``constant + sum coefficient * value`` as an index; axes without a value are left out (tile dimensions)."""
@@ -148,5 +150,6 @@ class KernelBuilder:
         self._builder = outer
 
 
+@lru_cache(4096)
 def view_type(dtype: dtypes.DType, size: int) -> MemRefType[Attribute]:
     return MemRefType(storage_type(dtype), [size])

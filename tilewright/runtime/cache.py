@@ -141,7 +141,7 @@ class Cache:
         if refusal := self.refused():
             raise InvalidArgument(refusal, where=str(self.directory), help="remove it by hand if it is to go")
         for path, _ in self._entries():
-            self._remove(path)
+            self._remove(Path(path))
         self._remove_abandoned(seconds=0)
 
     def statistics(self) -> Statistics:
@@ -165,7 +165,7 @@ class Cache:
             return None
         except InvalidFile as error:
             _log.info("a damaged cache entry is removed: %s", error)
-            self._remove(path)
+            self._remove(Path(path))
             return None
         except OSError as error:
             _warn_once(self.directory, reason(error))
@@ -184,19 +184,19 @@ class Cache:
         for _, size, path in sorted(entries):
             if total <= self.capacity_bytes * _KEEP:
                 break
-            if path != spare:
-                self._remove(path)
+            if path != str(spare):
+                self._remove(Path(path))
                 total -= size
 
-    def _entries(self) -> Iterator[tuple[Path, os.stat_result]]:
-        """What has the name of an entry and is a file."""
+    def _entries(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Paths of what has the name of an entry and is a file."""
         for subfolder in _subfolders(self.directory):
             for item in _listed(subfolder):
                 if _KEY.fullmatch(item.name.removesuffix(".zip")) and item.name[:2] == subfolder.name:
                     with contextlib.suppress(OSError):  # another process removed it
                         status = item.stat(follow_symlinks=False)
                         if item.name.endswith(".zip") and stat.S_ISREG(status.st_mode):
-                            yield Path(item.path), status
+                            yield item.path, status
 
     def _remove_abandoned(self, seconds: float = ABANDONED_SECONDS) -> None:
         """Remove what processes that were killed while they wrote have left behind."""

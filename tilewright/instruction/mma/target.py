@@ -176,7 +176,7 @@ def _listed(machine: Gpu, registry: Registry) -> Iterator[MmaIntrinsic]:
         record = standard().find(name) if name not in registry else registry.find(name)
         if record.name not in registry:
             continue
-        for each in (record, *(other for other in registry if other.realised_by == record.name)):
+        for each in (record, *registry.made_of(record.name)):
             if (found := view(each)) is not None:
                 yield found
 

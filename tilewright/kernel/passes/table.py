@@ -52,6 +52,7 @@ from tilewright.kernel.passes.hopper.tensor_stores import TensorStoresPass
 from tilewright.kernel.passes.hopper.warp_products import WarpProductsPass
 from tilewright.kernel.passes.hopper.warp_specialize import WarpSpecializePass
 from tilewright.kernel.text import print_module
+from tilewright.kernel.verify import Checked
 
 PHASES = (
     Phase(TILE, "every extent of a tile is a power of two", odd_extents, (
@@ -182,8 +183,9 @@ def run_pipeline(
     if target != "gpu":
         run_passes(module, pipeline(target, disable, options, lanes), verify_each)
         return
+    checked = Checked()
     for phase in PHASES:
-        run_passes(module, _configured(phase.passes, disable, options, lanes), verify_each, phase.check)
+        run_passes(module, _configured(phase.passes, disable, options, lanes), verify_each, phase.check, checked)
 
 
 def run_pass(module: ModuleOp, name: str, verify_each: bool = True) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -15,6 +16,9 @@ from tilewright.kernel.passes.common.dce import DcePass
 from tilewright.kernel.passes.common.licm import LicmPass
 from tilewright.kernel.passes.common.ranges import RangesPass
 from tilewright.kernel.passes.cpu.order_sums import OrderSumsPass
+
+if TYPE_CHECKING:
+    from tilewright.kernel.verify import Checked
 
 CPU: tuple[ModulePass, ...] = (
     RangesPass(),  # before canonicalise, which finishes what a decided condition leaves
@@ -31,10 +35,12 @@ def run_passes(
     passes: Iterable[ModulePass],
     verify_each: bool = False,
     invariant: Callable[[ModuleOp], None] | None = None,
+    checked: Checked | None = None,
 ) -> None:
     """Run passes in place, one after the other.
 
     With `verify_each`, the program must be valid after each; `invariant` raises InvalidProgram for what it is not.
+    `checked` is what earlier passes over the program left valid.
     """
     if not verify_each:
         for each in passes:
@@ -42,7 +48,7 @@ def run_passes(
         return
     from tilewright.kernel.verify import Checked, verify
 
-    checked = Checked()
+    checked = checked or Checked()
     for each in passes:
         each.apply(Context(), module)
         try:

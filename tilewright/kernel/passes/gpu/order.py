@@ -47,11 +47,11 @@ Stretch = dict[SSAValue, int]
 which others see behind a barrier. What comes before the wait is ordered with the start of the copies, if with any."""
 Course = list[Stretch | BarrierOp]
 
-_KNOWN = (
+_KNOWN = frozenset((
     AllocOp, AsyncCopyOp, AtomicOp, BarrierOp, CommitOp, GatherOp, LoadFragmentOp, LoadMatrixOp, LoadOp, MmaOp,
     PrefetchOp, ReturnOp, SharedOp, ShuffleOp, StoreFragmentOp, StoreMatrixOp, StoreOp, WaitOp, scf.ForOp, scf.IfOp,
     scf.YieldOp,
-)  # fmt: skip
+))  # fmt: skip
 _TRIPS = 3
 _UNSURE = 3  # loops that may have no trip, of which every combination is a course
 
@@ -65,12 +65,12 @@ class Order:
 
     def __init__(self, kernel: FuncOp) -> None:
         ops = operations(kernel.body)
-        self.barriers = [op for op in ops if isinstance(op, BarrierOp)]
-        copies = [op for op in ops if isinstance(op, AsyncCopyOp)]
+        self.barriers = [op for op in ops if type(op) is BarrierOp]
+        copies = [op for op in ops if type(op) is AsyncCopyOp]
         self.arriving = {op.target: ARRIVED for op in copies} | {op.source: READ for op in copies}
-        loops = [op for op in ops if isinstance(op, scf.ForOp) and trips(op) is None and _has_barrier(op)]
-        branches = [op for op in ops if isinstance(op, scf.IfOp) and _has_barrier(op)]
-        plain = all(isinstance(op, _KNOWN) or op.name in PURE for op in ops)
+        loops = [op for op in ops if type(op) is scf.ForOp and trips(op) is None and _has_barrier(op)]
+        branches = [op for op in ops if type(op) is scf.IfOp and _has_barrier(op)]
+        plain = all(type(op) in _KNOWN or op.name in PURE for op in ops)
         whole = all(barrier.number is None for barrier in self.barriers)
         self.known = plain and whole and not branches and len(loops) <= _UNSURE
         self.courses: list[Course] = []
@@ -81,24 +81,24 @@ class Order:
 
     def touched(self, op: Operation) -> Stretch:
         """What an operation without regions does to views that threads share."""
-        if isinstance(op, WaitOp):
+        if type(op) is WaitOp:
             return dict(self.arriving)
         written = written_view(op)
         found: Stretch = {}
         for operand in op.operands:
-            if isinstance(operand.type, MemRefType) and not isinstance(operand.owner, AllocOp):
+            if type(operand.type) is MemRefType and type(operand.owner) is not AllocOp:
                 found[operand] = found.get(operand, 0) | (WRITE if operand is written else READ)
         return found
 
     def _walk(self, block: Block, course: Course, skipped: set[scf.ForOp]) -> None:
         for op in block.ops:
-            if isinstance(op, BarrierOp):
+            if type(op) is BarrierOp:
                 course.append(op)
-            elif isinstance(op, scf.ForOp):
+            elif type(op) is scf.ForOp:
                 count = trips(op)
                 for _ in range(0 if op in skipped else _TRIPS if count is None else min(_TRIPS, count)):
                     self._walk(op.body.block, course, skipped)
-            elif isinstance(op, scf.IfOp):
+            elif type(op) is scf.IfOp:
                 for region in op.regions:
                     for inner in region.blocks:
                         self._walk(inner, course, skipped)

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, StringAttr, f16, f64, i1
+from xdsl.dialects.builtin import MemRefType, ModuleOp, StringAttr, f16, f64, i1
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
@@ -17,6 +17,7 @@ from tilewright.errors import InvalidProgram
 from tilewright.kernel import verify
 from tilewright.kernel.dialect import FuncOp, LoadOp, StoreOp
 from tilewright.kernel.passes.cpu.table import CPU, run_passes
+from tilewright.kernel.text import parse_module
 
 OperationT = TypeVar("OperationT", bound=Operation)
 
@@ -105,3 +106,62 @@ def test_the_pass_that_breaks_a_rule_is_named(change: Callable[[ModuleOp], None]
         run_passes(module, [*CPU, Breaking(change)], verify_each=True)
     with pytest.raises(InvalidProgram):
         verify.verify(module)
+
+
+TWO_KERNELS = """
+tile.func @first(%v: memref<8xf32>) grid [1] {
+  %o = arith.constant 0 : index
+  %x = tile.load %v[%o] strides [1] : memref<8xf32> -> tensor<8xf32>
+  tile.store %x, %v[%o] strides [1] : tensor<8xf32>, memref<8xf32>
+  tile.return
+}
+tile.func @second(%v: memref<8xf32>) grid [1] {
+  %o = arith.constant 0 : index
+  %x = tile.load %v[%o] strides [1] : memref<8xf32> -> tensor<8xf32>
+  tile.store %x, %v[%o] strides [1] : tensor<8xf32>, memref<8xf32>
+  tile.return
+}
+tile.main arena 64 constants 0 {
+  %a = tile.buffer "arena" 0 : memref<8xf32>
+  tile.launch @first(%a) : memref<8xf32>
+  tile.launch @second(%a) : memref<8xf32>
+}
+"""
+
+
+def store_of_the_second(module: ModuleOp) -> None:
+    store = [op for op in module.walk() if isinstance(op, StoreOp)][1]
+    store.operands[0] = store.operands[1]
+
+
+def arguments_of_the_first(module: ModuleOp) -> None:
+    view = first(module, FuncOp).body.block.args[0]
+    Rewriter.replace_value_with_new_type(view, MemRefType(f16, [8]))
+
+
+def first_removed(module: ModuleOp) -> None:
+    kernel = first(module, FuncOp)
+    kernel.detach()
+    kernel.erase()
+
+
+@pytest.mark.parametrize("change", [store_of_the_second, arguments_of_the_first, first_removed])
+def test_other_kernels_being_as_they_were_hides_no_error(change: Callable[[ModuleOp], None]) -> None:
+    checked, module = verify.Checked(), parse_module(TWO_KERNELS)
+    verify.verify(module, checked=checked)
+    change(module)
+    for _ in range(2):
+        with pytest.raises(InvalidProgram):
+            verify.verify(module, checked=checked)
+
+
+def test_a_kernel_that_is_mended_is_valid_again() -> None:
+    checked, module = verify.Checked(), parse_module(TWO_KERNELS)
+    verify.verify(module, checked=checked)
+    store = first(module, StoreOp)
+    value, view = store.operands[0], store.operands[1]
+    store.operands[0] = view
+    with pytest.raises(InvalidProgram):
+        verify.verify(module, checked=checked)
+    store.operands[0] = value
+    verify.verify(module, checked=checked)

@@ -10,6 +10,7 @@ from xdsl.ir import SSAValue
 
 from tilewright.kernel import dialect as tile
 from tilewright.kernel.indices import constant_index, divisor
+from tilewright.kernel.integers import binary
 from tilewright.kernel.passes.gpu.distribution.layout import canonical, shares
 from tilewright.kernel.passes.gpu.distribution.threads import Threads
 from tilewright.kernel.simt import element_bytes
@@ -79,15 +80,15 @@ class Access:
             if stride and (share.bits or share.registers[start]):
                 step = coordinate
                 if stride != 1:
-                    step = threads.add(arith.MuliOp(coordinate, threads.number(stride))).results[0]
-                offset = threads.add(arith.AddiOp(offset, step)).results[0]
+                    step = threads.add(binary(arith.MuliOp, coordinate, threads.number(stride))).results[0]
+                offset = threads.add(binary(arith.AddiOp, offset, step)).results[0]
             if not self.bounded[dim]:
                 continue
             if dim == self.along and divisor(self.bounds[dim]) % self.width:
-                bounds = [threads.add(arith.SubiOp(self.bounds[dim], coordinate)).results[0]]
+                bounds = [threads.add(binary(arith.SubiOp, self.bounds[dim], coordinate)).results[0]]
                 continue
             inside = threads.add(tile.CompareOp("lt", coordinate, self.bounds[dim])).results[0]
-            allowed = inside if allowed is None else threads.add(arith.AndIOp(allowed, inside)).results[0]
+            allowed = inside if allowed is None else threads.add(binary(arith.AndIOp, allowed, inside)).results[0]
         return offset, bounds, allowed
 
 

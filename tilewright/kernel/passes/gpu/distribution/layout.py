@@ -13,7 +13,7 @@ from xdsl.ir import Attribute, SSAValue
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
 from tilewright.kernel.attributes import asked_layout
-from tilewright.kernel.dialect import FuncOp, element, shape
+from tilewright.kernel.dialect import FuncOp, element, shape, tile_type
 from tilewright.layouts.bits import power_from
 from tilewright.layouts.linear import LinearLayout, dims
 from tilewright.layouts.opaque import FORMS, Opaque, opaque
@@ -98,7 +98,7 @@ def registers(type_: SSAValue | Attribute) -> int:
 
 def held(type_: Attribute) -> Attribute:
     """The type of what one thread holds of a tile; scalars and views stay what they are."""
-    return TensorType(element(type_), [registers(type_)]) if shape(type_) else type_
+    return tile_type([registers(type_)], element(type_)) if shape(type_) else type_
 
 
 def check_extents(value: SSAValue) -> None:

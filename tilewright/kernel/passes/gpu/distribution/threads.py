@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from xdsl.dialects import arith, scf
-from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, IntegerAttr, MemRefType, TensorType, i8, i64
+from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, MemRefType, TensorType, i8, i64
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import simt
-from tilewright.kernel.dialect import I1, INDEX, element, shape
+from tilewright.kernel.dialect import I1, element, shape
+from tilewright.kernel.integers import binary, index_constant
 from tilewright.kernel.passes.gpu.distribution.layout import Share, shares
 from tilewright.kernel.passes.gpu.distribution.rows import Rows
 from tilewright.layouts.access import MatrixLoad
@@ -50,7 +51,7 @@ class Threads:
         if not mask:
             body()
             return
-        bits = self.add(arith.AndIOp(self.thread(), self.number(mask))).results[0]
+        bits = self.add(binary(arith.AndIOp, self.thread(), self.number(mask))).results[0]
         self.conditional(self.add(tile.CompareOp("eq", bits, self.number(0))).results[0], body)
 
     def once(self, body: Callable[[], None]) -> None:
@@ -76,17 +77,17 @@ class Threads:
         total: SSAValue | None = None
         single = all(part & (part - 1) == 0 for _, part in share.bits)
         for mask, shift in _runs(share.bits) if single else ():
-            bits = self.add(arith.AndIOp(self.thread(), self.number(mask))).results[0]
+            bits = self.add(binary(arith.AndIOp, self.thread(), self.number(mask))).results[0]
             if shift > 0:
-                bits = self.add(arith.ShLIOp(bits, self.number(shift))).results[0]
+                bits = self.add(binary(arith.ShLIOp, bits, self.number(shift))).results[0]
             elif shift < 0:
-                bits = self.add(arith.ShRUIOp(bits, self.number(-shift))).results[0]
-            total = bits if total is None else self.add(arith.XOrIOp(total, bits)).results[0]
+                bits = self.add(binary(arith.ShRUIOp, bits, self.number(-shift))).results[0]
+            total = bits if total is None else self.add(binary(arith.XOrIOp, total, bits)).results[0]
         for bit, part in () if single else share.bits:
-            own = self.add(arith.ShRUIOp(self.thread(), self.number(bit))).results[0]
-            one = self.add(arith.AndIOp(own, self.number(1))).results[0]
-            bits = self.add(arith.MuliOp(one, self.number(part))).results[0]
-            total = bits if total is None else self.add(arith.XOrIOp(total, bits)).results[0]
+            own = self.add(binary(arith.ShRUIOp, self.thread(), self.number(bit))).results[0]
+            one = self.add(binary(arith.AndIOp, own, self.number(1))).results[0]
+            bits = self.add(binary(arith.MuliOp, one, self.number(part))).results[0]
+            total = bits if total is None else self.add(binary(arith.XOrIOp, total, bits)).results[0]
         assert total is not None
         self.parts[share.bits] = total
         return total
@@ -98,8 +99,8 @@ class Threads:
             return self.number(own)
         mixed = own & share.mask  # what XOR mixes with bits of the thread; the rest is a distance, the same for all
         if mixed:
-            thread = self.add(arith.XOrIOp(thread, self.number(mixed))).results[0]
-        return thread if own == mixed else self.add(arith.AddiOp(thread, self.number(own - mixed))).results[0]
+            thread = self.add(binary(arith.XOrIOp, thread, self.number(mixed))).results[0]
+        return thread if own == mixed else self.add(binary(arith.AddiOp, thread, self.number(own - mixed))).results[0]
 
     def coordinates(self, share: Share) -> SSAValue:
         """The coordinates of all registers, as i64."""
@@ -109,7 +110,7 @@ class Threads:
         if thread is None:
             return own
         number = self.add(arith.IndexCastOp(thread, i64)).results[0]
-        return self.add(arith.XOrIOp(own, self.repeated(number, len(share.registers)))).results[0]
+        return self.add(binary(arith.XOrIOp, own, self.repeated(number, len(share.registers)))).results[0]
 
     def linear(self, layout: LinearLayout, register: int, scale: int = 1) -> SSAValue:
         """`scale` times the row-major number of the element of a register."""
@@ -119,8 +120,8 @@ class Threads:
             if extent > 1:
                 part = self.coordinate(share, register)
                 if step > 1:
-                    part = self.add(arith.MuliOp(part, self.number(step))).results[0]
-                total = part if total is None else self.add(arith.AddiOp(total, part)).results[0]
+                    part = self.add(binary(arith.MuliOp, part, self.number(step))).results[0]
+                total = part if total is None else self.add(binary(arith.AddiOp, total, part)).results[0]
             step *= extent
         return self.number(0) if total is None else total
 
@@ -169,10 +170,10 @@ class Threads:
                          tuple(part // columns for part in own))  # fmt: skip
             offsets = []
             for number in range(loads.instructions):
-                row = self.add(arith.MuliOp(self.coordinate(down, number), self.number(rows.line))).results[0]
-                offsets.append(self.add(arith.AddiOp(row, self.coordinate(along, number))).results[0])
+                row = self.add(binary(arith.MuliOp, self.coordinate(down, number), self.number(rows.line))).results[0]
+                offsets.append(self.add(binary(arith.AddiOp, row, self.coordinate(along, number))).results[0])
         if place is not None:
-            offsets = [self.add(arith.AddiOp(place, offset)).results[0] for offset in offsets]
+            offsets = [self.add(binary(arith.AddiOp, place, offset)).results[0] for offset in offsets]
         transposed = loads.transposed
         return self.joined(
             [self.add(simt.LoadMatrixOp(buffer, offset, loads.count, transposed)).results[0] for offset in offsets]
@@ -182,7 +183,7 @@ class Threads:
 
     def number(self, value: int) -> SSAValue:
         if value not in self.numbers:
-            self.numbers[value] = self.add(arith.ConstantOp(IntegerAttr(value, INDEX))).results[0]
+            self.numbers[value] = self.add(index_constant(value)).results[0]
         return self.numbers[value]
 
     def repeated(self, value: SSAValue, count: int) -> SSAValue:
