@@ -23,7 +23,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from onnx import helper
+from onnx import AttributeProto, helper
 
 from tests.onnx_recipes import RECIPES
 from tests.onnx_recipes.draft import OPSET, Draft, code_of, tensor_of
@@ -87,9 +87,12 @@ def random_case(seed: int, prefix: str = "") -> Case:
     return Case(seed, draft, list(draft.made))
 
 
-def typed_operators(case: Case) -> set[tuple[str, str]]:
-    """The operators of a graph, each with the type of its first result."""
-    return {(node.op_type, str(case.draft.types[node.output[0]][0])) for node in case.draft.nodes}
+def features(case: Case) -> set[tuple[Any, ...]]:
+    """The operators of a graph, each with the type of its first result, and with its attributes' words and numbers."""
+    typed = {(node.op_type, str(case.draft.types[node.output[0]][0])) for node in case.draft.nodes}
+    words = {AttributeProto.STRING: "s", AttributeProto.INT: "i"}
+    given = [(node.op_type, each) for node in case.draft.nodes for each in node.attribute if each.type in words]
+    return typed | {(operator, each.name, getattr(each, words[each.type])) for operator, each in given}
 
 
 def model_of(cases: Sequence[Case], outputs: Sequence[str] = ()) -> Any:

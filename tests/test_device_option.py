@@ -207,8 +207,8 @@ EXACT = "tilewright/emulator/tests/test_scalar.py::test_bfi"
 WRONG_ON_PURPOSE = "tilewright/emulator/tests/test_diagnostics.py::test_neighbours_need_a_barrier"
 
 
-@pytest.mark.parametrize(("runs", "failed", "passed"), [(True, 0, 2), (False, 1, 1)])
-def test_tests_of_the_emulator_reach_a_device(runs: bool, failed: int, passed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("runs", "failed"), [(True, 0), (False, 1)])
+def test_tests_of_the_emulator_reach_a_device(runs: bool, failed: int, tmp_path: Path) -> None:
     """Those of kernels that are wrong on purpose do not, and pass whatever the device does."""
     (tmp_path / "imitation.py").write_text(IMITATION.format(runs=runs))
     command = [sys.executable, "-m", "pytest", "-p", "imitation", "-p", "no:cacheprovider", "--device=cuda"]
@@ -217,7 +217,7 @@ def test_tests_of_the_emulator_reach_a_device(runs: bool, failed: int, passed: i
     done = subprocess.run([*command, *tests], cwd=ROOT, capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == failed, done.stdout
     assert done.stdout.count(f"FAILED {EXACT}") == failed
-    assert f"{passed} passed" in done.stdout
+    assert f"{6 - failed} passed" in done.stdout  # one of the first test, five of the other
     assert bool(failed) == ("emulator and device disagree" in done.stdout)
 
 

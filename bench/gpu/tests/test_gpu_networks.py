@@ -20,6 +20,7 @@ from bench.gpu.networks.results import COMPILED, EAGER, EAGER_GRAPH, OURS, OURS_
 from bench.gpu.networks.runner import PREPARATION, ProcessChild, Task, run
 from bench.gpu.process import Lost
 from bench.gpu.runs import Run
+from tests.covering import FULL
 
 ROOT = Path(__file__).parents[3]
 TASKS = tuple(Task(name, 1, contender) for name in ("a", "b") for contender in (EAGER, OURS))
@@ -164,7 +165,7 @@ def test_an_unknown_network_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> 
     assert "there is no 'alexnet'; there are tiny-resnet" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("network", TINY, ids=lambda network: network.name)
+@pytest.mark.parametrize("network", TINY if FULL else (TINY[0], TINY[2]), ids=lambda network: network.name)
 def test_tiny_networks_are_right_timed_and_profiled(network: Any) -> None:
     torch = pytest.importorskip("torch")
     from bench.gpu.networks.contenders import Ours

@@ -167,15 +167,15 @@ def test_every_record() -> None:
 
 def test_a_limit_is_one_for_every_record_too() -> None:
     """Without one every record has its line; with one the rest is counted. JSON is whole."""
-    whole = run("--op", "DEP", "--all").splitlines()
-    short = run("--op", "DEP", "--all", "--limit", "3").splitlines()
+    whole = run("--op", "GMM", "--all").splitlines()
+    short = run("--op", "GMM", "--all", "--limit", "3").splitlines()
     head = next(number for number, line in enumerate(whole) if line.startswith("intrinsic"))
     rows = whole[head + 1 :]
     assert len(rows) > 20
     assert [line.split() for line in short[head + 1 : -1]] == [line.split() for line in rows[:3]]
     assert short[-1] == f"… and {len(rows) - 3} more (--limit)"
-    assert len(value("--op", "DEP", "--all", "--limit", "3")["records"]) == len(rows)
-    assert run("--op", "DEP", "--all", "--limit", str(len(rows))).splitlines() == whole
+    assert len(value("--op", "GMM", "--all", "--limit", "3")["records"]) == len(rows)
+    assert run("--op", "GMM", "--all", "--limit", str(len(rows))).splitlines() == whole
 
 
 def test_records_of_ones_own(tmp_path: Path) -> None:

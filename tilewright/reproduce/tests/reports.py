@@ -8,6 +8,7 @@ from tilewright.reproduce.amos import mappings
 from tilewright.reproduce.chimera import cpu, orders, traffic
 from tilewright.reproduce.experiment import Report, find
 from tilewright.reproduce.matmul import ablation
+from tilewright.reproduce.tileflow import accuracy
 
 
 @cache
@@ -33,6 +34,13 @@ def chimera_cpu() -> cpu.Report:
 @cache
 def matmul_ablation() -> ablation.Report:
     return ablation.report(sizes=(1024, 4096), device="emulator")
+
+
+@cache
+def tileflow_accuracy() -> accuracy.Report:
+    found = find("tileflow-accuracy").run()
+    assert isinstance(found, accuracy.Report)
+    return found
 
 
 @cache

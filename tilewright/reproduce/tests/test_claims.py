@@ -13,7 +13,7 @@ from tilewright.reproduce.experiment import EXPERIMENTS, Report
 from tilewright.reproduce.matmul import worked_cases
 from tilewright.reproduce.tests import reports
 from tilewright.reproduce.tests.test_stored import compared, ranked
-from tilewright.reproduce.tileflow import accuracy, search
+from tilewright.reproduce.tileflow import search
 
 SOME = Claim("E0", "some gain", "1.37x", 1.0, 1.2, ">=", "of another machine", unit="x", form=".2f")
 
@@ -28,7 +28,7 @@ REPORTS: dict[str, Callable[[], Report]] = {
     "mlir-matmul": reports.matmul_ablation,
     "tileflow-edge": reports.tileflow_edge,
     "tileflow-cloud": reports.tileflow_cloud,
-    "tileflow-accuracy": accuracy.report,
+    "tileflow-accuracy": reports.tileflow_accuracy,
     "tileflow-search": lambda: search.report(layers=("mlp-mixer-512",), trials=300),
     "worked-cases": worked_cases.report,
 }

@@ -70,7 +70,7 @@ def computes(chosen: str) -> bool:
 
 def test_legal_sets_compute_the_product() -> None:
     """200 at random with `--full`. Sets that mean the same program and passes share a kernel."""
-    count = tries(30, full=200)
+    count = tries(20, full=200)
     sets = subsets(count)
     one_of = {repr(settings(on, SMALL)): on for on in sets}
     assert len(sets) > count

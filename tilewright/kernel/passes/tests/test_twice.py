@@ -33,14 +33,11 @@ PROGRAMS = {
         (1, 256, 64), (64, 64), (4, 1), False, "wgmma_m64n{n}k16_{dtype}_f32"
     ),
 }
-FURTHER = (
-    ("product", "sm_80"), ("ragged product", "sm_75"), ("ragged product", "sm_90a"), ("product of four warps", "sm_80")
-)  # fmt: skip
 CASES = (
     ("product", "sm_75"), ("product", "sm_90a"), ("ragged product", "sm_80"), ("softmax", "sm_75"),
-    ("product of four warps", "sm_90a"), ("attention", "sm_80"),
+    ("product of four warps", "sm_80"), ("product of four warps", "sm_90a"), ("attention", "sm_80"),
     ("product of tf32", "sm_80"), ("three products of tf32", "sm_80"), ("attention of four warps", "sm_90a"),
-    *(FURTHER if FULL else ()),
+    *((("product", "sm_80"), ("ragged product", "sm_75"), ("ragged product", "sm_90a")) if FULL else ()),
 )  # fmt: skip
 SETTINGS = {
     "split-k": {"splits": 2}, "multicast": {"cluster": 2}, "swizzle-blocks": {"group": 2}, "persistent": {"blocks": 3}
