@@ -146,7 +146,7 @@ def fused_blocks(kernel: Kernel) -> FusedBlocks:
 
 
 def _require_whole(found: FusedBlocks) -> None:
-    """Raises InvalidTree for tiles or warps that no layout distributes, or that do not have all columns of the result."""
+    """Raises InvalidTree for tiles or warps that no layout distributes, or tiles without all columns of the result."""
     odd = [f"{points} points of {name}" for name, points in found.points.items() if not is_power_of_two(points)]
     odd += [f"{count} warps" for count in found.warps if not is_power_of_two(count)]
     if odd:
