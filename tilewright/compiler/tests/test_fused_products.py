@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ from hypothesis import given as draws
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from tilewright.compiler import fused
 from tilewright.compiler.compile import build, compile_graph
 from tilewright.compiler.plan import Plan, make_plan
 from tilewright.decision import Decision
@@ -301,11 +301,14 @@ def test_a_tree_of_one_of_the_products_keeps_them_apart() -> None:
     assert [kernel.name for kernel in plan.kernels if kernel.instruction] == ["C", "E"]
 
 
-def test_a_tree_whose_buffers_do_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = given(chain(LARGE))
-    monkeypatch.setattr(fused, "l2_bytes", lambda _: 100_000)
-    with pytest.raises(IllegalTree, match=r"L8 resources: one step of the blocks keeps .* bytes of C in L2") as caught:
-        planned(chain(LARGE), options)
+def test_a_tree_whose_buffers_do_not_fit_is_refused() -> None:
+    options, machine = given(chain(LARGE)), resolve_cpu(MACHINE)
+    first, second, *others = machine.caches
+    small = replace(machine, caches=(first, replace(second, bytes=100_000), *others))
+    with pytest.raises(
+        IllegalTree, match=r"L8 resources: a program keeps .* bytes of C in L2, which holds 1"
+    ) as caught:
+        make_plan(chain(LARGE), small, 1, options)
     assert "times smaller" in (caught.value.help or "")
 
 
