@@ -92,8 +92,10 @@ def block_tree(kernel: Kernel) -> BlockTree:
 
 
 def _require_powers_of_two(tree: BlockTree) -> None:
-    """Raises InvalidTree for a tile whose points no layout distributes to threads."""
+    """Raises InvalidTree for a tile whose points, or warps, no layout distributes."""
     odd = [f"{points} points of {name}" for name, points in tree.points.items() if not is_power_of_two(points)]
+    odd += [f"{count} warps along {along}" for along, count in zip("mn", tree.warps, strict=False)
+            if not is_power_of_two(count)]  # fmt: skip
     if odd:
         fact = f"a tile of {tree.work.output.name} has {', '.join(odd)}"
         raise InvalidTree(fact, help="powers of two: a layout distributes them to threads")

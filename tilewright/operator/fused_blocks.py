@@ -146,8 +146,9 @@ def fused_blocks(kernel: Kernel) -> FusedBlocks:
 
 
 def _require_whole(found: FusedBlocks) -> None:
-    """Raises InvalidTree for tiles that no layout distributes, or that do not have all columns of the result."""
+    """Raises InvalidTree for tiles or warps that no layout distributes, or tiles without all columns of the result."""
     odd = [f"{points} points of {name}" for name, points in found.points.items() if not is_power_of_two(points)]
+    odd += [f"{count} warps" for count in found.warps if not is_power_of_two(count)]
     if odd:
         fact = f"a tile of {found.second.output.name} has {', '.join(odd)}"
         raise InvalidTree(fact, where="tile tree", help="powers of two: a layout distributes them to threads")

@@ -24,7 +24,7 @@ from tilewright.tiles.machines import program_resources
 from tilewright.tiles.placement import stages
 from tilewright.tiles.problem import problem_of
 from tilewright.tiles.shared_memory import block_bytes
-from tilewright.tiles.tree import Stage, kernels, walk
+from tilewright.tiles.tree import InvalidTree, Stage, kernels, walk
 
 Json = Any
 GRAPHS = {
@@ -170,6 +170,15 @@ def test_more_threads_than_a_block_has_are_refused() -> None:
     refused = refusal("half", "sm_80", with_warps(8, 8))
     assert "a block has 2048 threads, the machine has 1024 at most" in refused.message
     assert refused.help == "32 warps of 32 threads"
+
+
+def test_warps_that_no_layout_distributes_are_refused() -> None:
+    name, text = tree_of("half", "sm_80")
+    tree = json.loads(text)
+    with_warps(3, 2)(tree)
+    with pytest.raises(InvalidTree, match="3 warps along m") as caught:
+        plan("half", machine_of("sm_80"), {name: tree})
+    assert "powers of two" in (caught.value.help or "")
 
 
 def test_what_blocks_hold_is_what_the_rule_counted() -> None:
