@@ -118,6 +118,7 @@ class Boundaries:
         self.topology, self.compat_evict = topology, compat_evict
         self._known_parts: dict[tuple[Path | None, Path | None, str], _Parts] = {}
         self._known_turns: dict[object, Turn] = {}
+        self._restarted: dict[Turn, frozenset[str]] = {}  # the axes whose loops go on or start again
 
     def traffic(self, factors: Any = None, *, outermost: int | None = None) -> Traffic:
         """The movement with these factors; of the levels before number `outermost` only, where that is given."""
@@ -297,8 +298,10 @@ class Boundaries:
         """Whether a turn moves anything: not if the same visit finds its slice where it left it."""
         if turn.now != turn.before or not turn.kept or not self._stays(top, tensor, turn):
             return True
-        restarted = [loop for loop in self.topology.above(turn.where) if not loop.spatial and loop not in turn.shared]
-        return any(loop.axis in moving for loop in restarted)
+        if turn not in self._restarted:
+            loops = (loop for loop in self.topology.above(turn.where) if not loop.spatial and loop not in turn.shared)
+            self._restarted[turn] = frozenset(loop.axis for loop in loops)
+        return not self._restarted[turn].isdisjoint(moving)
 
     def _stays(self, top: Path, tensor: str, turn: Turn) -> bool:
         """Whether what is resident need not be loaded again."""

@@ -99,7 +99,8 @@ def test_errors_say_what_is_legal(arguments: list[str], said: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [("m:2, l:3", "m:3, l:3", "L1 coverage"), ("@L1 for m:4, l:2, k:4", "@L7 for m:4, l:2, k:4", "L7"),
-     ("m:2, l:3", "k:2, m:2, l:3", "L"), ("\ntree\n", "\ntrees\n", "tree")],
+     ("m:2, l:3", "k:2, m:2, l:3", "L"), ("\ntree\n", "\ntrees\n", "tree"),
+     ("m:2, l:3", "m:2, l:3 bypass Q", "one of A, B, C, D, E"), ("shar[", "shar(", "write '[' here")],
 )  # fmt: skip
 def test_trees_that_are_not_legal_are_refused(old: str, new: str, said: str) -> None:
     Path("chain.tile").write_text(CHAIN.replace(old, new))

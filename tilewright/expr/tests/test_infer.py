@@ -15,7 +15,7 @@ def loops(text: str) -> tuple[list[str], list[str]]:
     return [axis.name for axis in compute.axes], [axis.name for axis in compute.reduce]
 
 
-def test_spatial_loops_index_the_output_and_all_others_reduce() -> None:
+def test_spec1_g01_spatial_loops_index_the_output_and_all_others_reduce() -> None:
     assert loops("C[i, j] = sum(A[i, k] * B[j, k])") == (["i", "j"], ["k"])
     assert loops("C[n, k, h, w] += A[n, c, h + r, w + s] * B[k, c, r, s]") == (["n", "k", "h", "w"], ["c", "r", "s"])
     assert loops("B[i, j] = A[i, j] >= 0 ? A[i, j] : 0") == (["i", "j"], [])

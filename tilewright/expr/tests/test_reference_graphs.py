@@ -59,7 +59,7 @@ def self_attention(b: int, h: int, n: int, d: int) -> Graph:
 
 
 @pytest.mark.parametrize("kernel", [(3, 3), (1, 5), (7, 3)])
-def test_convolution_layer(kernel: tuple[int, int]) -> None:
+def test_spec1_g02_convolution_layer(kernel: tuple[int, int]) -> None:
     r, s = kernel
     graph = convolution_layer(2, 3, 5, 8, 7, r, s)
     assert edges(graph) == {("Padded", "Conv"), ("Conv", "BN"), ("BN", "ReLU")}
@@ -76,7 +76,7 @@ def test_convolution_layer(kernel: tuple[int, int]) -> None:
     assert (np.abs(evaluate(graph, inputs)[0] - expected) <= bound).all()
 
 
-def test_self_attention() -> None:
+def test_spec1_g02_self_attention() -> None:
     graph = self_attention(2, 3, 16, 8)
     assert len(graph.nodes) == 7
     assert edges(graph) == {
