@@ -20,6 +20,7 @@ from tilewright.expr.dtypes import numpy_dtype
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops.attention import attention
+from tilewright.expr.text import parse_graph
 from tilewright.machine import resolve_cpu
 from tilewright.operator.rules import cpu_fused
 from tilewright.options import Options
@@ -173,6 +174,27 @@ def test_a_row_whose_first_blocks_are_hidden() -> None:
         assert "stage" in fused_tree(planned(graph))
         found = compile_graph(graph, threads=1, options=ALWAYS)(q, k, v, mask)
     np.testing.assert_allclose(found, exact([q, k, v, mask], 0.25, None), rtol=0, atol=1e-5)
+
+
+def test_rows_without_a_key_that_a_model_defines_as_zeros() -> None:
+    graph = parse_graph("""
+        graph zeros
+        input Q: f32[50, 32]
+        input K: f32[32, 120]
+        input V: f32[120, 40]
+        C: f32[m:50, l:120] += Q[m, k] * K[k, l] over k:32
+        S: f32[m:50, l:120] = (l < 3*m - 20 ? C[m, l] * 0.25 : -inf)
+        Max: f32[m:50] max= S[m, l] over l:120
+        Exp: f32[m:50, l:120] = exp(S[m, l] - Max[m])
+        Sum: f32[m:50] += Exp[m, l] over l:120
+        P: f32[m:50, l:120] = (Max[m] > -inf ? Exp[m, l] / Sum[m] : 0.0)
+        E: f32[m:50, n:40] += P[m, l] * V[l, n] over l:120
+        output E""")
+    values = inputs(graph)
+    assert fused_tree(planned(graph))
+    found = compile_graph(graph, threads=1, options=ALWAYS)(*values)
+    assert not found[:7].any()
+    np.testing.assert_allclose(found, evaluate(graph, values)[0], rtol=0, atol=1e-5)
 
 
 def test_memory_grows_with_the_length_and_not_with_its_square() -> None:
