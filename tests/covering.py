@@ -4,15 +4,14 @@ A covering array of strength 2 has, for any two parameters, every pair of their 
 two values cause together is found, at a fraction of the cases of the full product. (Kuhn, Wallace, Gallo: Software
 fault interactions and implications for software testing, IEEE TSE 30(6), 2004.)
 
-Uses: the marker `covering` on a parametrised test (`tests/cases.py` drops the other cases), `rows` for loops inside of
-a test, `meeting_all` for cases that meet several things each, `some` and `tries` for random seeds and examples.
+Three uses: the marker `covering` on a parametrised test (`tests/cases.py` drops the other cases), `rows` for loops
+inside of a test, `some` and `tries` for random seeds and examples.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Iterable, Sequence
-from collections.abc import Set as AbstractSet
 from itertools import combinations, product
 from typing import Any, TypeVar
 
@@ -29,17 +28,13 @@ def chosen(cases: Sequence[Row], strength: int = 2) -> list[int]:
     Takes the case with the most combinations that are not met yet, the first one among equals. A case has one value per
     parameter; where it has fewer parameters than `strength`, all of them count together.
     """
-    return meeting_all([_meets(case, strength) for case in cases])
-
-
-def meeting_all(met: Sequence[AbstractSet[Hashable]]) -> list[int]:
-    """Positions of some cases, in order, that together meet all that the cases meet; the greedy choice."""
-    missing = set().union(*met)
+    left = [_meets(case, strength) for case in cases]
+    missing = set().union(*left) if left else set()
     taken: list[int] = []
     while missing:
-        best = max(range(len(met)), key=lambda number: (len(met[number] & missing), -number))
+        best = max(range(len(cases)), key=lambda number: (len(left[number] & missing), -number))
         taken.append(best)
-        missing -= met[best]
+        missing -= left[best]
     return sorted(taken)
 
 

@@ -1,14 +1,11 @@
-"""Random ONNX graphs that have what five hundred have: operators, types, attributes; and what is planted is found."""
+"""Random ONNX graphs: five hundred of them, and that what is planted is found."""
 
 from __future__ import annotations
-
-from functools import cache
 
 import numpy as np
 import pytest
 
 from tests import random_onnx
-from tests.covering import FULL, meeting_all
 from tests.onnx_recipes import LEFT_OUT, RECIPES
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph
@@ -19,20 +16,11 @@ pytest.importorskip("onnxruntime")
 CASES, PARTS = 500, 5
 
 
-@cache
-def seeds() -> list[int]:
-    """Of the cases so many that they meet every feature that any case has; all with `--full`."""
-    if FULL:
-        return list(range(CASES))
-    return meeting_all([random_onnx.features(random_onnx.random_case(seed)) for seed in range(CASES)])
-
-
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_graphs(part: int) -> None:
-    own = seeds()[part::PARTS]
-    tally = random_onnx.run(own)
+    tally = random_onnx.run(CASES // PARTS, part * CASES // PARTS)
     assert not tally.findings, random_onnx.report(tally)
-    assert sum(tally.nodes.values()) > len(own)
+    assert sum(tally.nodes.values()) > CASES // PARTS
     assert not [what for what in tally.skipped if what.startswith("importer")], random_onnx.report(tally)
 
 
@@ -40,8 +28,6 @@ def test_every_operator_is_drawn_or_left_out_with_a_reason() -> None:
     left_out = {name for names in LEFT_OUT.values() for name in names}
     assert {name for domain, name in load_all() if not domain} == set(RECIPES) | left_out
     assert not set(RECIPES) & left_out
-    operators = {node.op_type for seed in seeds() for node in random_onnx.random_case(seed).draft.nodes}
-    assert operators == set(RECIPES) - {"Scatter"}  # which is not in the operator set of the graphs any more
 
 
 @pytest.mark.parametrize("relative", [0.0, 1e-3])
