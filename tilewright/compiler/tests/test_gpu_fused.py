@@ -344,7 +344,7 @@ def test_a_tree_that_was_changed_changes_the_program() -> None:
     [
         ("par h:2, i:1", "par i:1", "h"),
         ("@L2 for l:", "@L2 for i:1, l:", "does not go with"),
-        ("stage k in SHARED", "stage v in SHARED", "does not go with"),
+        ("stage k in SHARED", "stage v in SHARED", "stage v in SHARED keeps what nothing in it uses"),
         ("i:64", "i:48", "make i at REG 64"),
         ("j:16 {", "j:8 {", "make j at REG 16"),
     ],
