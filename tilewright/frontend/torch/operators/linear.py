@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import sqrt
+from math import inf, sqrt
 from typing import Any
 
 from tilewright.expr import dtypes
-from tilewright.expr.core import Tensor
+from tilewright.expr.core import Tensor, const, select
 from tilewright.expr.ops import attention as attentions
 from tilewright.expr.ops import linalg as ops
 from tilewright.expr.ops import shape as shapes
+from tilewright.expr.ops.elementwise import map_elements
+from tilewright.expr.ops.reduce import reduce_max
 from tilewright.frontend.torch.call import Call, Number, refuse, shape_of
 from tilewright.frontend.torch.registry import aten
 
@@ -76,7 +78,10 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """``softmax(query @ key^T * scale + mask) @ value``; `is_causal` keeps keys up to the query's position."""
+    """``softmax(query @ key^T * scale + mask) @ value``; `is_causal` keeps keys up to the query's position.
+
+    Rows of which a mask keeps no key are 0, as torch has them.
+    """
     refuse(dropout_p > 0, "random numbers (dropout)", help="module.eval()")
     refuse(not dtypes.is_float(call.dtype), f"attention of {call.dtype}")
     if not enable_gqa:  # batch dimensions broadcast; shared heads must be asked for
@@ -84,15 +89,22 @@ def attention(
         query, key, value = (_with_batch(call, x, batch, label) for x, label in
                              ((query, "q"), (key, "k"), (value, "v")))  # fmt: skip
     width = shape_of(query)[-1]
-    return attentions.attention(
+    found = attentions.attention(
         query,
         key,
         value,
         attn_mask,
         scale=1 / sqrt(max(width, 1)) if scale is None else scale,
         causal=is_causal,
-        name=call.name,
+        name=call.name if attn_mask is None else f"{call.name}.rows",
     )
+    if attn_mask is None:
+        return found
+    shown = attn_mask
+    if attn_mask.dtype != "bool":
+        shown = map_elements([attn_mask], lambda m: m > const(-inf, m.dtype), name=f"{call.name}.shown")
+    kept = reduce_max(shown, axes=(-1,), name=f"{call.name}.kept")
+    return map_elements([kept, found], lambda keeps, row: select(keeps, row, const(0, row.dtype)), name=call.name)
 
 
 def _with_batch(call: Call, x: Tensor, batch: tuple[int, ...], label: str) -> Tensor:

@@ -316,6 +316,10 @@ def test_attention() -> None:
             "plain": lambda q, k, m: sdpa(q, k, k),
             "causal": lambda q, k, m: [sdpa(k, k, k, is_causal=True), sdpa(q, k, k, is_causal=True)],
             "masks": lambda q, k, m: [sdpa(q, k, k, attn_mask=m), sdpa(q, k, k, attn_mask=m > -1, scale=0.3)],
+            "rows without a key": lambda q, k, m: [
+                sdpa(q, k, k, attn_mask=torch.ones_like(m).cumsum(0) != 2),
+                sdpa(q, k, k, attn_mask=torch.where(torch.ones_like(m).cumsum(0) == 2, -torch.inf, m)),
+            ],
             "shared heads": lambda q, k, m: sdpa(q, k[:, :2], k[:, :2], enable_gqa=True),
             "broadcast": lambda q, k, m: sdpa(q, k[:1], k[:1, :1]),
         },
