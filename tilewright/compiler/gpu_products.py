@@ -16,7 +16,7 @@ from tilewright.decision import Decision
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Read
-from tilewright.expr.rewrite import transform
+from tilewright.expr.rewrite import replaced, transform
 from tilewright.graph.groups import Group
 from tilewright.instruction.block_tiles import Candidate, Ranking, Reading
 from tilewright.instruction.gpu_products import block_shape
@@ -168,6 +168,6 @@ def _factor(planning: Planning, product: MappedProduct) -> Stored:
     reason = f"{near.name} walks neighbours of {product.a.tensor.name}"
     relayout, names = packed(read, order), (index.name for index in order.indices)
     moved = relayout.output[order.places(dict(zip(names, product.b.indices, strict=True)))]
-    body = transform(node.body, lambda each: moved if each == product.b else None)
+    body = replaced(node.body, product.b, moved)
     planning.plan.mapped[node.name] = (relayout, replace(node, body=body))
     return place_relayout(planning, relayout, order, read, reason)

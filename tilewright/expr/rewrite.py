@@ -30,6 +30,11 @@ def transform(expr: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
     return rebuilt if replacement is None else replacement
 
 
+def replaced(expr: Expr, old: Expr, new: Expr) -> Expr:
+    """The expression with `new` wherever `old` stands in it."""
+    return transform(expr, lambda node: new if node == old else None)
+
+
 def _same(left: Sequence[Expr], right: Sequence[Expr]) -> bool:
     """Whether nothing was rebuilt: identity, since equality of deep expressions costs as much as another walk."""
     return all(map(is_, left, right))

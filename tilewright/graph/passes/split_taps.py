@@ -22,7 +22,7 @@ from tilewright.expr.core import Axis, Compute, Const, Expr, Read, Tensor, const
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.live import live
 from tilewright.expr.names import claim
-from tilewright.expr.rewrite import substitute, transform
+from tilewright.expr.rewrite import replaced, substitute, transform
 from tilewright.graph.passes.padded_windows import PaddedSum, PaddedWindow, find_padded_sum
 from tilewright.graph.passes.rewritten import Rewritten
 from tilewright.graph.passes.through_zeros import kernel_dimension
@@ -212,7 +212,7 @@ class _Taps:
             left[kernel] = Axis(kernel.name, len(run))
             loops[kernel] = left[kernel] + run.start if len(run) > 1 else Const(run.start, INDEX)
         weights = self._weights(left, runs)
-        body = transform(self.node.body, lambda each: source if each == self.found.padded else None)
+        body = replaced(self.node.body, self.found.padded, source)
         body = transform(substitute(body, loops), lambda each: weights if self._is_weights(each) else None)
         summed = tuple(left.get(axis, axis) for axis in self.node.reduce if axis not in left or left[axis].size > 1)
         spatial_loops = tuple(axes.get(axis, axis) for axis in self.node.axes)

@@ -16,7 +16,7 @@ from dataclasses import replace
 from tilewright.dataclass import dataclass
 from tilewright.expr.core import Apply, Cast, Const, Expr, Read, Tensor
 from tilewright.expr.names import unique
-from tilewright.expr.rewrite import transform
+from tilewright.expr.rewrite import replaced, transform
 from tilewright.operator.rewrites.online_softmax import online_softmax
 from tilewright.operator.statements import Statements, value_read, written_out
 from tilewright.tiles.kernel import Follows, Statement
@@ -45,7 +45,7 @@ class Deferred:
         follows = total.follows
         assert follows is not None, "it follows the largest value"
         sums, *after = statements
-        running = _instead(weights.body, total.body, follows.term)
+        running = replaced(weights.body, total.body, follows.term)
         term = transform(sums.body, lambda node: running if value_read(node) == weights.name else None)
         sums = replace(sums, follows=Follows(follows.reduction, term, follows.factor))
         if not after:
@@ -82,12 +82,8 @@ def deferred_normalisation(rows: Statements) -> Deferred | None:
     return Deferred((
         replace(largest, body=written_out(largest.body, values)),
         replace(total, body=weight),
-        replace(weights, body=_instead(written_out(weights.body, values), quotient, weight)),
+        replace(weights, body=replaced(written_out(weights.body, values), quotient, weight)),
     ))  # fmt: skip
-
-
-def _instead(body: Expr, old: Expr, new: Expr) -> Expr:
-    return transform(body, lambda node: new if node == old else None)
 
 
 def _value(statement: Statement) -> Read:

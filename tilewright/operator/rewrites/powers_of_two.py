@@ -16,7 +16,7 @@ from dataclasses import replace
 from math import e, inf, log2
 
 from tilewright.expr.core import Apply, Const, Expr
-from tilewright.expr.rewrite import transform
+from tilewright.expr.rewrite import replaced, transform
 from tilewright.operator.rewrites.deferred_normalisation import Deferred
 from tilewright.operator.statements import value_read
 from tilewright.tiles.kernel import Statement
@@ -36,7 +36,7 @@ def powers_of_two(link: Statement, softmax: Deferred) -> tuple[Statement, Deferr
     if value_read(value) != link.name or value_read(largest.body) != link.name or value_read(peak) != largest.name:
         scale, body = 1.0, link.body
     power = _power(value, peak, scale * log2(e), bool(value_read(_shown(body))))
-    rows = (largest, replace(total, body=power), replace(weights, body=_instead(weights.body, exponential, power)))
+    rows = (largest, replace(total, body=power), replace(weights, body=replaced(weights.body, exponential, power)))
     follows = total.follows
     assert follows is not None, "it follows the largest value"
     assert follows.factor is not None, "its terms change with it"
@@ -85,7 +85,3 @@ def _shown(body: Expr) -> Expr:
 
 def _is_hidden(value: Expr) -> bool:
     return isinstance(value, Const) and value.value == -inf
-
-
-def _instead(body: Expr, old: Expr, new: Expr) -> Expr:
-    return transform(body, lambda node: new if node == old else None)
