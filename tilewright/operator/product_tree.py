@@ -36,9 +36,9 @@ class ProductTree:
     `outside` are the loops of tiles that a program walks, outermost first; with blocks of the depth, those of `inside`
     run in each block. `tile` has the points of a register tile, and how many of the last depth loop one product takes.
     `k_block` is the points of the first depth loop in a block, 0 for none; a block asks for the operands of the next
-    one by lines of `line_bytes`, if that is not 0. With `epilogue_loop` the epilogue reads the sums of a tile from
-    scratch memory, one vector after the other. A depth loop that is cut in blocks outside has so many points here as
-    `within` says.
+    one by lines of `line_bytes`, if that is not 0, and sums wait for it at `sums_level`. With `epilogue_loop` the
+    epilogue reads the sums of a tile from scratch memory, one vector after the other. A depth loop that is cut in
+    blocks outside has so many points here as `within` says.
     """
 
     work: Product
@@ -48,6 +48,7 @@ class ProductTree:
     inside: tuple[SpatialLoop, ...] = ()
     k_block: int = 0
     line_bytes: int = 0
+    sums_level: str = "L2"
     epilogue_loop: bool = False
     within: Mapping[str, int] = field(default_factory=dict)
 
@@ -72,7 +73,7 @@ class ProductTree:
         tree = rooted(build.tile("L2", [blocks, *inside], tree, hints=hints))
         if after is not None:
             tree = Scope(Kind.SEQ, (tree, rooted(build.tile("L2", inside, after))))
-        return in_program(self.outside, self.grid, Stage(self.work.statements[0].name, "L2", tree))
+        return in_program(self.outside, self.grid, Stage(self.work.statements[0].name, self.sums_level, tree))
 
     def sums(self) -> TileTree:
         """The sums of one register tile: steps of the depth, of one block of it if there are blocks."""
@@ -122,6 +123,7 @@ def product_tree(kernel: Kernel) -> ProductTree:
         inside=loops_named(inside, work.spatial, tile, program.grid, lanes),
         k_block=k_block if isinstance(program.body, Stage) else 0,
         line_bytes=number_of(kernel.tree, "prefetch_lines", 0),
+        sums_level=program.body.level if isinstance(program.body, Stage) else "L2",
         epilogue_loop=epilogue_is_loop(kernel.tree, work),
     )
     _require_all(found)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tilewright.intrinsics.registry import Registry, standard
-from tilewright.machine.description import Accelerator, Cpu, Gpu, Machine
+from tilewright.machine.description import Accelerator, Cache, Cpu, Gpu, Machine
 from tilewright.tiles.resources import Level, Resources, Threads
 
 BYTE_BITS = 8
@@ -96,6 +98,12 @@ def _gpu(machine: Gpu) -> Resources:
 
 
 CACHES = ("L1", "L2", "L3")  # by which trees of kernels name the caches of any CPU, from the cores on
+
+
+def level_for(bytes_: int, caches: Sequence[Cache], first: int = 0) -> str:
+    """The first of the caches, from the number `first` on, that holds so many bytes; memory where none does."""
+    fitting = zip(CACHES[first:], caches[first:], strict=False)
+    return next((level for level, cache in fitting if bytes_ <= cache.bytes), "DRAM")
 
 
 def program_resources(machine: Cpu | Gpu, intrinsics: Registry | None = None) -> Resources:

@@ -174,7 +174,9 @@ def test_runs_of_the_artifact_are_read_with_their_machine_or_another() -> None:
     text = run("model", "run.yaml", "chip.yml", "--sweep", "DRAM.read_words_per_cycle=0.5,1")
     slow, given = csv.DictReader(io.StringIO(text))
     assert (float(slow["Cycle"]), float(given["Cycle"])) == (5 * 32 / 0.5, 256)
-    assert json.loads(run("model", "run.yaml", "--machine", "edge", "--json"))["levels"]["L1"]["footprint"] == 20
+    beyond = json.loads(run("model", "run.yaml", "--machine", "edge", "--json", status=1))
+    assert beyond["levels"]["L1"]["footprint"] == 20
+    assert "keeps 40 bytes in RF, which holds 6" in beyond["too_large"][0]
     assert "RF" in run("model", "run.yaml", "--machine", "host", status=2)
 
 

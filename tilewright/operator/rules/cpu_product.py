@@ -24,6 +24,7 @@ from tilewright.operator.product_point import ProductPoint, k_unroll
 from tilewright.operator.product_tree import ProductTree
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.loops import SpatialLoop
+from tilewright.tiles.machines import level_for
 from tilewright.tiles.product import Product
 
 PROGRAMS_PER_THREAD = 4
@@ -114,9 +115,16 @@ def scheduled_product(
         inside=tuple(loops[cut:]),
         k_block=k_block,
         line_bytes=machine.caches[0].line_bytes if k_block else 0,
+        sums_level=level_for(_sums_bytes(work, loops[cut:], tile), machine.caches, first=1) if k_block else "L2",
         epilogue_loop=epilogue_loop,
     )
     return Kernel(work.statements, tree.tree())
+
+
+def _sums_bytes(work: Product, inside: Sequence[SpatialLoop], tile: Mapping[str, int]) -> int:
+    """Bytes of the sums that wait for the next block of k: of a program's rows, in as many columns as a tile has."""
+    rows = prod(loop.tiles_per_block * loop.quantum for loop in inside)
+    return rows * tile.get(work.columns.name, 1) * dtypes.size_bytes(work.total.dtype)
 
 
 def tiles_that_fit(work: Product) -> list[tuple[tuple[int, ...], int]]:

@@ -37,7 +37,7 @@ from tilewright.operator.statements import (
 from tilewright.tiles.build import in_program, register_tile, rooted, staged, tile
 from tilewright.tiles.kernel import Kernel, Statement
 from tilewright.tiles.loops import SpatialLoop
-from tilewright.tiles.machines import CACHES
+from tilewright.tiles.machines import CACHES, level_for
 from tilewright.tiles.parts import program_of
 from tilewright.tiles.tree import Hint, Kind, Leaf, Scope, TileTree
 
@@ -181,8 +181,7 @@ def row_tree(
         for each in statements
         if each.name in buffers or (each.address is None and each.name not in covers)
     )
-    fitting = (level for level, cache in zip(CACHES, caches, strict=False) if held <= cache.bytes)
-    level = next(fitting, "DRAM") if caches else CACHES[0]
+    level = level_for(held, caches) if caches else CACHES[0]
     return in_program(loops, loops, staged(buffers, level, tree, slots))
 
 

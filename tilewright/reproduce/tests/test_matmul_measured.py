@@ -13,6 +13,7 @@ import pytest
 from tilewright.errors import DeviceError
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
+from tilewright.reproduce import device as device_module
 from tilewright.reproduce.experiment import find
 from tilewright.reproduce.matmul import ablation, measured
 from tilewright.reproduce.matmul.measured import Measured, measure
@@ -248,7 +249,7 @@ def test_a_driver_that_is_there_is_measured(monkeypatch: pytest.MonkeyPatch, rep
         asked.update(levels=list(levels), sizes=sizes, machine=machine.name, device=device, library=library)
         return report.measured
 
-    monkeypatch.setattr(ablation, "open_driver", lambda name: {"cuda": driver}[name])
+    monkeypatch.setattr(device_module, "open_driver", lambda name: {"cuda": driver}[name])
     monkeypatch.setattr(ablation, "torch_library", lambda device: "torch")
     monkeypatch.setattr(ablation, "measure", noted)
     monkeypatch.setattr(ablation, "counted_step", lambda level, *given: replace(report.steps[0], name=level))
@@ -261,7 +262,7 @@ def test_a_driver_that_is_there_is_measured(monkeypatch: pytest.MonkeyPatch, rep
 def test_the_device_is_that_of_the_options(monkeypatch: pytest.MonkeyPatch, report: ablation.Report) -> None:
     """The variable of the environment says where, unless an argument does."""
     opened: list[str] = []
-    monkeypatch.setattr(ablation, "open_driver", lambda name: opened.append(name) or Clock())
+    monkeypatch.setattr(device_module, "open_driver", lambda name: opened.append(name) or Clock())
     monkeypatch.setattr(ablation, "torch_library", lambda device: None)
     monkeypatch.setattr(ablation, "measure", lambda *arguments: report.measured)
     monkeypatch.setattr(ablation, "counted_step", lambda level, *given: replace(report.steps[0], name=level))
@@ -320,11 +321,11 @@ def test_products_of_torch_are_recorded_and_timed(monkeypatch: pytest.MonkeyPatc
 
 def test_a_device_that_is_asked_for_has_to_be_there() -> None:
     """Without one the reason is told; asked for, it is an error."""
-    driver, reason = ablation._opened("auto")
+    driver, reason = device_module.opened("auto")
     if driver is not None:
         pytest.skip("there is a GPU")
     assert reason
     with pytest.raises(Exception, match="cuda") as caught:
         find("mlir-matmul").run(device="cuda")
     assert getattr(caught.value, "message", "") == reason
-    assert ablation._opened("emulator")[1] == "the emulator was asked for, which counts"
+    assert device_module.opened("emulator")[1] == "the emulator was asked for, which counts"

@@ -89,6 +89,12 @@ def late_first(point: Table) -> Evaluation:
     return COST(point)
 
 
+def slowly(point: Table) -> Evaluation:
+    """A point takes long enough for somebody to press a key meanwhile."""
+    time.sleep(0.05)
+    return COST(point)
+
+
 def test_processes_that_finish_in_another_order_change_nothing() -> None:
     with ProcessPoolExecutor(3) as executor:
         assert run("tree_search", cost=late_first, executor=executor) == run("tree_search")
@@ -196,11 +202,11 @@ def test_a_killed_search_is_continued(tmp_path: Path) -> None:
 PRESSED = """
 import sys, time
 from tilewright.search.minimise import minimise
-from tilewright.search.tests.test_minimise import METHODS, late_first
+from tilewright.search.tests.test_minimise import METHODS, slowly
 from tilewright.search.workers import processes
 if __name__ == "__main__":
     with processes(2) as executor:
-        found = minimise(late_first, METHODS["tree_search"]()[1], executor=executor, trace=sys.argv[1])
+        found = minimise(slowly, METHODS["tree_search"]()[1], executor=executor, trace=sys.argv[1])
     print(found.stopped, len(found.trace.steps), found.best is not None)
 """
 
