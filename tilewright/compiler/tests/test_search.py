@@ -180,7 +180,7 @@ def test_a_module_is_rebuilt_as_it_was_searched(
         build(graph, host(), 1, searched).save(tmp_path / "searched.twm")
     monkeypatch.setattr(Timer, "module", None)  # nothing may be timed
     stored = Artifact.read(tmp_path / "searched.twm")
-    again = rebuilt(stored, "host", 1, Options(cache=False))
+    again = rebuilt(stored, "host", 1, Options(cache=False, cache_dir=searched.cache_dir))
     products, expected = (json.loads(each.plan)["products"] for each in (again, stored))
     assert products == expected
     assert again.code == stored.code

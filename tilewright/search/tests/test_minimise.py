@@ -200,11 +200,12 @@ def test_a_killed_search_is_continued(tmp_path: Path) -> None:
 
 
 PRESSED = """
-import sys, time
+import signal, sys
 from tilewright.search.minimise import minimise
 from tilewright.search.tests.test_minimise import METHODS, slowly
 from tilewright.search.workers import processes
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell in the background would ignore
     with processes(2) as executor:
         found = minimise(slowly, METHODS["tree_search"]()[1], executor=executor, trace=sys.argv[1])
     print(found.stopped, len(found.trace.steps), found.best is not None)
