@@ -43,7 +43,7 @@ class Family:
     slot: int = 0
     disable: tuple[str, ...] = ()
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    warps: tuple[int, int] = (0, 0)  # of a block along m and n, where the passes are told
+    warps: tuple[int, int] = (0, 0)  # of a block along m and n, where the passes are given them
     multiprocessors: int | None = None  # of the machine; for tile programs 2, if nothing else is said
     wanted: Callable[[Sequence[Array]], Array] | None = None  # the last argument afterwards
     tolerance: float = 1e-5

@@ -1,4 +1,4 @@
-"""A random ONNX graph under construction, and how recipes for its nodes are told by operator."""
+"""A random ONNX graph under construction, and the registry of recipes for its nodes, by operator."""
 
 from __future__ import annotations
 

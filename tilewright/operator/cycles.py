@@ -16,6 +16,7 @@ from tilewright.expr.affine import affine
 from tilewright.expr.core import COSTLY, Apply, Axis, Cast, Const, Expr, Read, walk
 from tilewright.expr.dtypes import INDEX, is_float
 from tilewright.machine.description import Cache, Cpu
+from tilewright.machine.roofline import OVERLAP
 from tilewright.operator.product_point import ProductPoint
 from tilewright.tiles.kernel import Kernel, Statement, joined
 from tilewright.tiles.parts import RegisterTile, register_tiles
@@ -29,7 +30,6 @@ EXTREME_INSTRUCTIONS = 3  # of floats where NaN wins: extreme, comparison, selec
 MEAN_INSTRUCTIONS = 2  # of a running mean: what deviates from it, times the share of an element, is added
 COSTLY_INSTRUCTIONS = 30  # of costly functions that were not counted, an order of magnitude
 ISSUE_WIDTH = 4  # vector instructions per cycle: Zen 5 issues four, Golden Cove three
-OVERLAP = 3.0  # arithmetic and bytes hide each other but where they are equal: the norm of `instruction.model.combined`
 CROWDED = 3  # of the ways of L1, the part that rows may take beside panels and what is fetched ahead: Zen 5
 ELEMENT_CYCLES = 0.3  # of an element that is not beside its neighbour, in squares transposed in registers: Zen 5
 

@@ -184,10 +184,10 @@ def _misplaced(tree: TileTree, problem: Problem, resources: Resources) -> Iterat
             held = block_bytes(tree, problem, resources, here)
         if level.capacity_bytes is not None and held > level.capacity_bytes:
             yield _too_much(tree, here, held, level.name, level.capacity_bytes)
-    room = _register_bytes(tree, resources)
+    capacity = _register_bytes(tree, resources)
     for each in registers(tree, problem, resources):
-        if room is not None and each.bytes > room:
-            yield _too_much(tree, [each], each.bytes, REGISTERS, room)
+        if capacity is not None and each.bytes > capacity:
+            yield _too_much(tree, [each], each.bytes, REGISTERS, capacity)
 
 
 def _register_bytes(tree: TileTree, resources: Resources) -> int | None:
@@ -199,21 +199,21 @@ def _register_bytes(tree: TileTree, resources: Resources) -> int | None:
     return min(threads.registers, threads.registers_of_all // count) * count * WORD_BYTES
 
 
-def _too_much(tree: TileTree, placed: Sequence[Placed], held: int, level: str, room: int) -> Excess:
-    """A level in which a program holds more than there is room for: what is placed there, and what passes add to it."""
+def _too_much(tree: TileTree, placed: Sequence[Placed], held: int, level: str, capacity: int) -> Excess:
+    """A level in which a program holds more than fits: what is placed there, and what passes add to it."""
     names = ", ".join(
         f"{each.tensor} ({each.slots} slots of {each.bytes // each.slots})" if each.slots > 1 else each.tensor
         for each in placed
     )
     own = sum(each.bytes for each in placed)
     added = f"; {held - own} of them for results and for what passes align" if held > own else ""
-    message = f"a program keeps {held} bytes of {names} in {level}, which holds {room}{added}"
+    message = f"a program keeps {held} bytes of {names} in {level}, which holds {capacity}{added}"
     most = max((each.slots for each in placed), default=1)
     slot = sum(each.bytes // each.slots for each in placed if each.slots == most)
-    fewer = most - -(-(held - room) // slot) if most > 1 else 0
+    fewer = most - -(-(held - capacity) // slot) if most > 1 else 0
     if fewer > 0:
         return message, f"slots {fewer} instead of {most}"
-    return message, _smaller(tree, max(placed, key=lambda each: each.bytes), -(-held // room))
+    return message, _smaller(tree, max(placed, key=lambda each: each.bytes), -(-held // capacity))
 
 
 def _smaller(tree: TileTree, placed: Placed, times: int) -> str:

@@ -46,7 +46,7 @@ PREFETCH_BYTES = 4096  # far enough to cover the latency of DRAM at its bandwidt
 PIPELINE_PREFETCH_BYTES = 8192  # of a row that others are computed on and written beside
 ROW_LEAD = 4  # of L1: what of the row after the next is on its way while the next one is asked for
 WORTH = 1.05  # times longer that passes apart take, from which on sums are joined; less is not for the model to tell
-EVEN = 1.05  # times longer that the busiest thread may take than in even shares, for parts of sums not to be tried
+EVEN_SHARES = 1.05  # times longer that the busiest thread may take, up to which parts of sums are not tried
 ELEMENTS_PER_PROGRAM = 1 << 15  # some tens of microseconds of element-wise work
 
 
@@ -117,7 +117,7 @@ def predicted(statements: Statements, machine: Cpu, threads: int, lanes: int = 0
 def is_even(statements: Statements, machine: Cpu, threads: int) -> bool:
     """Whether every thread has the same share of a kernel, so that parts of its sums would not spread it more."""
     programs = programs_of(schedule_rows(statements, machine, threads, "")[0])
-    return busiest_share(programs, threads) * threads < EVEN
+    return busiest_share(programs, threads) * threads < EVEN_SHARES
 
 
 def programs_of(kernel: Kernel) -> int:

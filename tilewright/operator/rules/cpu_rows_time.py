@@ -13,8 +13,8 @@ from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Expr, Read, walk
 from tilewright.machine.description import Cpu
+from tilewright.machine.roofline import OVERLAP
 from tilewright.operator.cycles import (
-    OVERLAP,
     accumulation_instructions,
     body_counts,
     following_instructions,

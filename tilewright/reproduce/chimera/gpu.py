@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -63,7 +63,7 @@ class Report(TimedChains):
 
     @property
     def claims(self) -> tuple[Claim, ...]:
-        return (*TimedChains.claims.fget(self), *self._claims_of_networks())  # type: ignore[attr-defined]
+        return (*super().claims, *self._claims_of_networks())
 
     def _claims_of_networks(self) -> Iterator[Claim]:
         for name, published in NETWORKS.items():
@@ -73,7 +73,7 @@ class Report(TimedChains):
     def missing(self, name: str) -> str:
         if self.unmeasured and name in (TORCH, ATTENTION):
             return f"no device: {self.unmeasured}"
-        return TimedChains.missing(self, name)
+        return super().missing(name)
 
 
 def report(layers: Sequence[str] = CHAINS, machine: str = MACHINE, device: str | None = None) -> Report:
@@ -124,16 +124,14 @@ def _in_turns(found: Mapping[str, Contender]) -> tuple[Timing, ...]:
 # Contenders -----------------------------------------------------------------------------------------------------------
 
 
-class Contender:
+class Contender(Protocol):
     """A program on the device."""
 
     def result(self) -> Array:
         """What it computes."""
-        raise NotImplementedError
 
     def samples(self, count: int, flush: bool) -> list[float]:
         """Seconds of so many calls; `flush`: other memory is written before each."""
-        raise NotImplementedError
 
 
 def contenders(graph: Graph, softmax: bool, machine: Gpu, driver: Driver, possible: bool) -> dict[str, Contender]:
@@ -155,7 +153,7 @@ def contenders(graph: Graph, softmax: bool, machine: Gpu, driver: Driver, possib
     return found
 
 
-class _Ours(Contender):
+class _Ours:
     def __init__(self, graph: Graph, machine: Gpu, driver: Driver, fuse: str, inputs: Sequence[Array]) -> None:
         self._module = DeviceModule(build(graph, machine, 1, Options(cache=False, fuse=fuse)), driver)
         self._inputs = inputs
@@ -167,7 +165,7 @@ class _Ours(Contender):
         return self._module.samples(*self._inputs, repeats=count, flush=flush)
 
 
-class _Torch(Contender):
+class _Torch:
     """Two products of torch, or its attention, recorded as one graph."""
 
     def __init__(self, torch: Any, driver: Driver, inputs: Sequence[Array], softmax: bool, attention: bool) -> None:
