@@ -111,8 +111,12 @@ InputPrecisionName = Annotated[
     ),
 ]
 Cluster = Annotated[
-    int,
-    typer.Option("--cluster", metavar="N", help="blocks that bring together what all of them read: 1, 2 or 4"),
+    int | None,
+    typer.Option(
+        "--cluster",
+        metavar="N",
+        help="blocks that bring together what all of them read: 1, 2 or 4; without it, what is predicted to be fastest",
+    ),
 ]
 Fuse = Annotated[
     str,
@@ -171,7 +175,7 @@ def given_decisions(
     disable: list[str] | None,
     mma: Mma,
     input_precision: InputPrecision,
-    cluster: int,
+    cluster: int | None,
     fuse: str,
 ) -> dict[str, bool]:
     """The options by which both `compile` and `explain` are told decisions, and whether each is given."""

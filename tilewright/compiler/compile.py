@@ -245,10 +245,10 @@ def _check_route(machine: Cpu | Gpu, options: Options) -> None:
         raise InvalidArgument(fact, where="mma", help='"auto", which every machine has; others are of NVIDIA GPUs')
 
 
-def _check_cluster(machine: Cpu | Gpu, cluster: int) -> None:
+def _check_cluster(machine: Cpu | Gpu, cluster: int | None) -> None:
     """Raises InvalidArgument for clusters on a machine without multicast copies."""
     missing = {CLUSTERS, *WARPGROUP_UNITS} - set(machine.features)
-    if cluster > 1 and missing:
+    if cluster not in (None, 1) and missing:
         fact = f"{machine.name} has no multicast copies within a cluster: it lacks {', '.join(sorted(missing))}"
         raise InvalidArgument(fact, where="cluster", help="1, which every machine has")
 

@@ -21,9 +21,9 @@ from tilewright.intrinsics.elements import bits
 from tilewright.intrinsics.intrinsic import GROUP_LANES, Fragment, Intrinsic, Operand
 from tilewright.layouts.access import LINE_BYTES, SECTOR_BYTES
 from tilewright.layouts.bits import power_from
-from tilewright.layouts.copy_engine import FRAGMENT_BYTES
+from tilewright.layouts.copy_engine import FRAGMENT_BYTES, ROW_MULTIPLE
 from tilewright.machine.description import Gpu
-from tilewright.machine.units import COPIES, WARPGROUP_UNITS
+from tilewright.machine.units import CLUSTERS, COPIES, WARPGROUP_UNITS
 from tilewright.operator.rules.gpu_product import BlockShape, TileLoops
 from tilewright.tiles.shared_memory import is_warpgroup, product_bytes
 
@@ -45,12 +45,16 @@ SLICE_BYTES = (32, 64, 128)  # of a row of k: one step, two, the rows of a swizz
 MOST_STAGES, SAFE_STAGES, USUAL_STAGES, FEWEST_STAGES = 8, 4, 3, 2
 DEEPENED = 24  # candidates that are tried with other numbers of stages
 MOST_SPLITS = 16
+CLUSTER = 2  # blocks that bring together what all of them read, where no other number is asked for
 
 # Fitted to the times of 168 tiles of 14 products on an H200 (`bench/gpu/results`). The first of each pair is for slices
 # that threads copy, the second for bulk copies.
 SLICE_CYCLES = {False: 60, True: 40}  # cycles of a slice for what orders it: a barrier of all threads; an mbarrier
 OVERLAP_LOSS = {False: 0.3, True: 0.05}  # of the time of what should be hidden behind something longer
 ROW_CYCLES = 1.5  # of the copy engine, for each row of at most a line
+# Fitted to 14 products, by blocks alone and in pairs (`run-h200-1.json`).
+CLUSTER_CYCLES = 3600  # of a launch, for blocks that start, make barriers and end together
+CLUSTER_LOSS = 0.03  # of the time of a product, for blocks that wait for each other
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,8 @@ class Reading:
     for one loop of all m rows and one of all k. `scattered` says of a and b whether threads would copy single elements.
     With `outside` an operand is 0 outside of its shape, as boxes are and other loads only under a mask. `distinct` is
     the number of elements of both operands together, where a product takes some of them several times; 0 where not.
-    `loaded` says of a and b whether threads load them into registers on their way to shared memory.
+    `loaded` says of a and b whether threads load them into registers on their way to shared memory, `off_lines` whether
+    their rows begin off the lines of 128 bytes.
     """
 
     loops: tuple[TileLoops | None, TileLoops | None] = (None, None)
@@ -69,6 +74,7 @@ class Reading:
     outside: bool = False
     distinct: int = 0
     loaded: tuple[bool, bool] = (False, False)
+    off_lines: tuple[bool, bool] = (False, False)
 
 
 @dataclass(frozen=True)
@@ -99,6 +105,23 @@ class BlockProblem:
         """K tiles of a tile of the result."""
         loops = self.reading.loops[is_warpgroup(record)]
         return -(-self.k // shape.k) if loops is None else loops.k_tiles(shape.k)
+
+    def shares(self, shape: BlockShape) -> tuple[bool, bool]:
+        """Of a and b, whether the blocks of a cluster bring it together: that which leaves the fewest bytes to bring.
+
+        Blocks that share a are neighbours along n, those that share b along m. Boxes of several loops are not shared.
+        """
+        loops = self.reading.loops[True]
+        if shape.cluster == 1 or (loops is not None and len(loops.rows) > 1):
+            return False, False
+        rows, columns = -(-self.m // shape.m), -(-self.n // shape.n)
+        left = {}
+        for shared, tiles, mine, other in (("a", columns, shape.m, shape.n), ("b", rows, shape.n, shape.m)):
+            beyond = -(-tiles // shape.cluster) * shape.cluster / tiles
+            if tiles >= shape.cluster:
+                left[shared] = (mine / shape.cluster + other) * beyond
+        best = min(left, key=left.__getitem__, default="")
+        return best == "a", best == "b"
 
     @property
     def operand_bytes(self) -> int:
@@ -176,7 +199,7 @@ def rank(
         for each in _staged(shape, record, problem, machine, "split-k" in off):
             found.setdefault(each.shape, replace(each, cycles=price.of(each), deduced=known))
     for best in sorted(found.values(), key=lambda each: each.cycles)[:DEEPENED]:
-        for each in _deepened(best, problem, machine):
+        for each in (*_deepened(best, problem, machine), *_clustered(best, problem, machine, off)):
             found.setdefault(each.shape, replace(each, cycles=price.of(each)))
     ranked = sorted(found.values(), key=_order)
     return Ranking(tuple(ranked), _worth_telling(refused, ranked[0].cycles if ranked else float("inf")))
@@ -271,6 +294,14 @@ def _deepened(best: Candidate, problem: BlockProblem, machine: Gpu) -> Iterator[
     trips = ceil(problem.k_tiles(shape, record) / shape.splits)
     for stages in _stages(shape, record, problem, machine, trips):
         yield _candidate(replace(shape, stages=stages), record, problem, machine)
+
+
+def _clustered(best: Candidate, problem: BlockProblem, machine: Gpu, off: frozenset[str]) -> Iterator[Candidate]:
+    """A candidate in clusters of blocks, where `multicast` can have them share boxes of an operand."""
+    shape = replace(best.shape, cluster=CLUSTER)
+    alone = not best.warpgroup or CLUSTERS not in machine.features or "multicast" in off or shape.splits > 1
+    if not alone and any(problem.shares(shape)):
+        yield replace(best, shape=shape)
 
 
 def _stages(shape: BlockShape, record: Intrinsic, problem: BlockProblem, machine: Gpu, trips: int) -> list[int]:
@@ -462,6 +493,8 @@ class Price:
             total = latency + max(per_unit * (busy + own + out), per_unit * (chain + own))
         else:
             total = max(per_unit * (busy + around / together), ceil(per_unit / together) * (chain + around))
+        if shape.cluster > 1:
+            total += CLUSTER_CYCLES + CLUSTER_LOSS * total
         least = self.least()
         return max(total, least) + loss * min(total, least) + self.adding(each)
 
@@ -488,18 +521,35 @@ class Price:
 
     def _copied_rows(self, shape: BlockShape) -> int:
         """Rows of at most a line of 128 bytes in a slice of both operands, as these are stored."""
+        return sum(rows for rows, _ in self._lines(shape))
+
+    def _lines(self, shape: BlockShape) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Of a slice of a and of b, as they are stored: how many rows of at most a line there are, and their bytes."""
         size, mma = self.problem.operand_bytes, self.problem.mma
         a = (shape.k, shape.m) if mma.lhs_transposed else (shape.m, shape.k)
         b = (shape.n, shape.k) if mma.rhs_transposed else (shape.k, shape.n)
-        return sum(rows * ceil(columns * size / LINE_BYTES) for rows, columns in (a, b))
+        (of_a, wide_a), (of_b, wide_b) = ((rows, columns * size) for rows, columns in (a, b))
+        return (of_a * ceil(wide_a / LINE_BYTES), min(wide_a, LINE_BYTES)), (
+            of_b * ceil(wide_b / LINE_BYTES), min(wide_b, LINE_BYTES)
+        )  # fmt: skip
 
-    def _brought(self, each: Candidate) -> int:
-        """Bytes from L2 for a slice: where threads copy, a sector for an element that has no neighbours in the tile."""
-        shape, size = each.shape, self.problem.operand_bytes
-        if each.warpgroup:
-            return slice_bytes(shape, self.problem)
-        one, other = (SECTOR_BYTES if scattered else size for scattered in self.problem.reading.scattered)
-        return (shape.m * one + shape.n * other) * shape.k
+    def _brought(self, each: Candidate) -> float:
+        """Bytes from L2 for a slice.
+
+        Where threads copy, a sector for an element that has no neighbours in the tile. Where the copy engine does, all
+        of the lines that rows reach which begin at any multiple of 16 bytes: the mean over these. What the blocks of a
+        cluster share, each brings a part of.
+        """
+        shape, size, reading = each.shape, self.problem.operand_bytes, self.problem.reading
+        if not each.warpgroup:
+            one, other = (SECTOR_BYTES if scattered else size for scattered in reading.scattered)
+            return (shape.m * one + shape.n * other) * shape.k
+        beyond = LINE_BYTES - ROW_MULTIPLE
+        operands = zip(self._lines(shape), reading.off_lines, self.problem.shares(shape), strict=True)
+        return sum(
+            rows * (wide + beyond * off) / (shape.cluster if shared else 1)
+            for (rows, wide), off, shared in operands
+        )  # fmt: skip
 
     def resident(self, each: Candidate) -> int:
         """Blocks that a multiprocessor holds at once; one where blocks stay."""

@@ -138,13 +138,13 @@ def _sums(result: str) -> str:
 def block_shape(
     product: MappedProduct, machine: Gpu, *, input_precision: str = "ieee", intrinsics: Registry | None = None,
     off: Collection[str] = (), no_bulk_copies: str = "", result: str = "",
-    choose: Callable[[Ranking], Candidate | None] = lambda ranking: None, route: str = "auto", cluster: int = 1,
-    reading: Reading | None = None, known: Rankings | None = None,
+    choose: Callable[[Ranking], Candidate | None] = lambda ranking: None, route: str = "auto",
+    cluster: int | None = None, reading: Reading | None = None, known: Rankings | None = None,
 ) -> tuple[BlockShape, Decision]:  # fmt: skip
     """The tile of a block for a product: the cheapest of `block_candidates`; without one, for multiply-adds.
 
-    `choose` is asked first. A tile whose operands come by bulk copies is one of `cluster` blocks that share them;
-    prices know nothing of that.
+    `choose` is asked first. With a `cluster`, the tile is the cheapest for blocks that share nothing, and so many blocks
+    bring its operands together, where they come by bulk copies.
     """
     subject = f"block of {product.compute.name}"
     m, n, k = product.sizes
@@ -153,6 +153,9 @@ def block_shape(
         product, machine, input_precision=input_precision, intrinsics=intrinsics, off=off,
         no_bulk_copies=no_bulk_copies, result=result, route=route, reading=reading, known=known,
     )  # fmt: skip
+    if cluster is not None:
+        found = replace(found, candidates=tuple(each for each in found.candidates if each.shape.cluster == 1))
+    cluster = cluster or 1
     by_route = "" if route == "auto" else f" by {route}"
     what = f"{m}x{n}x{k} {a},{b}->{c}{by_route}"
     if not found.candidates:
