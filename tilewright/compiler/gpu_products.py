@@ -23,7 +23,7 @@ from tilewright.instruction.gpu_products import block_shape
 from tilewright.instruction.panels import with_last
 from tilewright.instruction.products import MappedProduct, walked_dimension
 from tilewright.instruction.relayout import packed
-from tilewright.layouts.access import LINE_BYTES
+from tilewright.layouts.access import SECTOR_BYTES
 from tilewright.machine.description import Gpu
 from tilewright.operator.block_tree import block_tree
 from tilewright.operator.flatten import address
@@ -116,7 +116,7 @@ def tile_of_product(
     distinct = work.a.tensor.size + work.b.tensor.size
     reading = Reading(
         (threads, boxes), _scattered(work, size), work.a.guard is not None, distinct, loaded(work, size),
-        (_off_lines(work.a, work, size), _off_lines(work.b, work, size)),
+        (_off_sectors(work.a, work, size), _off_sectors(work.b, work, size)),
     )  # fmt: skip
     shape, decision = block_shape(
         product, machine, input_precision=options.input_precision, intrinsics=records, off=options.disable,
@@ -136,11 +136,11 @@ def _scattered(work: Product, element_bytes: int) -> tuple[bool, bool]:
     return first, second
 
 
-def _off_lines(operand: Operand, work: Product, element_bytes: int) -> bool:
-    """Whether rows of an operand begin at other places than multiples of a line."""
+def _off_sectors(operand: Operand, work: Product, element_bytes: int) -> bool:
+    """Whether rows of an operand begin at other places than multiples of a sector of L2."""
     form = affine(operand.index)
     steps = [form.coefficient(axis) for axis in (*work.spatial, *work.depth)] if form is not None else [0]
-    return any(step != 1 and step * element_bytes % LINE_BYTES for step in steps)
+    return any(step != 1 and step * element_bytes % SECTOR_BYTES for step in steps)
 
 
 def _place(planning: Planning, product: MappedProduct, factors: Sequence[Factor]) -> None:

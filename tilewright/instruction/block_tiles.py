@@ -54,7 +54,7 @@ OVERLAP_LOSS = {False: 0.3, True: 0.05}  # of the time of what should be hidden 
 ROW_CYCLES = 1.5  # of the copy engine, for each row of at most a line
 # Fitted to 14 products, by blocks alone and in pairs (`run-h200-1.json`).
 CLUSTER_CYCLES = 3600  # of a launch, for blocks that start, make barriers and end together
-CLUSTER_LOSS = 0.03  # of the time of a product, for blocks that wait for each other
+CLUSTER_LOSS = 0.05  # of the time of a product, for blocks that wait for each other
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ class Reading:
     for one loop of all m rows and one of all k. `scattered` says of a and b whether threads would copy single elements.
     With `outside` an operand is 0 outside of its shape, as boxes are and other loads only under a mask. `distinct` is
     the number of elements of both operands together, where a product takes some of them several times; 0 where not.
-    `loaded` says of a and b whether threads load them into registers on their way to shared memory, `off_lines` whether
-    their rows begin off the lines of 128 bytes.
+    `loaded` says of a and b whether threads load them into registers on their way to shared memory, `off_sectors` whether
+    their rows begin off the sectors of 32 bytes.
     """
 
     loops: tuple[TileLoops | None, TileLoops | None] = (None, None)
@@ -74,7 +74,7 @@ class Reading:
     outside: bool = False
     distinct: int = 0
     loaded: tuple[bool, bool] = (False, False)
-    off_lines: tuple[bool, bool] = (False, False)
+    off_sectors: tuple[bool, bool] = (False, False)
 
 
 @dataclass(frozen=True)
@@ -536,16 +536,16 @@ class Price:
     def _brought(self, each: Candidate) -> float:
         """Bytes from L2 for a slice.
 
-        Where threads copy, a sector for an element that has no neighbours in the tile. Where the copy engine does, all
-        of the lines that rows reach which begin at any multiple of 16 bytes: the mean over these. What the blocks of a
-        cluster share, each brings a part of.
+        Where threads copy, a sector for an element that has no neighbours in the tile. Where the copy engine does, rows
+        off the sectors cost all of the lines that they reach, the mean over what they may begin at; others do not, as an
+        H200 had it (`pairs-h200-1.json`). What the blocks of a cluster share, each brings a part of.
         """
         shape, size, reading = each.shape, self.problem.operand_bytes, self.problem.reading
         if not each.warpgroup:
             one, other = (SECTOR_BYTES if scattered else size for scattered in reading.scattered)
             return (shape.m * one + shape.n * other) * shape.k
         beyond = LINE_BYTES - ROW_MULTIPLE
-        operands = zip(self._lines(shape), reading.off_lines, self.problem.shares(shape), strict=True)
+        operands = zip(self._lines(shape), reading.off_sectors, self.problem.shares(shape), strict=True)
         return sum(
             rows * (wide + beyond * off) / (shape.cluster if shared else 1)
             for (rows, wide), off, shared in operands
