@@ -5,7 +5,8 @@
 A file `run-*.json` is what `python -m bench.gpu --out` wrote, `constants-*.json` what `bench.gpu.calibrate` did,
 `networks-*.json` what `bench.gpu.networks` did. A case that several runs have is taken from the last one, by file name.
 `turns-*.json` has modules that were timed in turns with torch between two runs: seconds as (least, median, most);
-`ablation-*.json` is of `bench.gpu.ablation`.
+`ablation-*.json` is of `bench.gpu.ablation`. `tiles-*.json` has the times of many tiles of products, for
+`bench.gpu.tile_prices`.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.gpu import results
-from bench.gpu.contenders import APART, FUSED, ONE_WARP, OURS, TUNED
+from bench.gpu.contenders import APART, FUSED, ONE_WARP, OURS
 from bench.gpu.networks import results as network_results
 from bench.gpu.results import ratio
 from bench.gpu.runs import Run
+from bench.gpu.tile_prices import Prices, prices, timed
 
 FOLDER = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "gpu-results.md"
@@ -38,8 +40,14 @@ Row = dict[str, Any]
 
 
 def main() -> int:
-    PAGE.write_text(page(*map(_load, KINDS)))
+    PAGE.write_text(stored_page())
     return 0
+
+
+def stored_page() -> str:
+    """The page of all that is stored."""
+    runs, constants, networks, turns, ablations = map(_load, KINDS)
+    return page(runs, constants, networks, turns, ablations, list(prices(timed())))
 
 
 def _load(kind: str) -> list[dict[str, Any]]:
@@ -52,8 +60,9 @@ def page(
     networks: Sequence[dict[str, Any]] = (),
     turns: Sequence[dict[str, Any]] = (),
     ablations: Sequence[dict[str, Any]] = (),
+    prices: Sequence[Prices] = (),
 ) -> str:
-    """The text, from the contents of the files."""
+    """The text, from the contents of the files, and prices of tiles."""
     measured = {each["name"]: each for run in constants for each in run["constants"]}
     lines = [
         "# Results on GPUs", "",
@@ -72,7 +81,7 @@ def page(
     if any(family == CHAIN for family, *_ in cases):
         lines += ["", "## Chains of two products", "", *_chains(cases)]
     lines += ["", "## Kernels that memory bounds", "", *_memory(cases)]
-    lines += ["", "## Tiles by prediction and by time", "", *_tiles(runs)]
+    lines += ["", "## Tiles by prediction and by time", "", *_tiles(prices)]
     if ablations:
         lines += ["", "## Where the time of products goes", "", *_ablations(ablations)]
     if turns:
@@ -161,38 +170,19 @@ def _memory(cases: dict[tuple[str, str, str], dict[str, Row]]) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
-def _tiles(runs: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Kendall's τ between predicted cycles and measured times, and what the predicted best costs beside the best."""
-    yield "Of each product some tiles were timed, from the one that the rule takes to the 46th. τ is Kendall's, between"
-    yield "predicted cycles and times; the loss is the time of the predicted best over that of the fastest, less 1."
+def _tiles(prices: Sequence[Prices]) -> Iterator[str]:
+    yield "Of each product some tiles were timed. τ is Kendall's, between these times and the cycles that the code of"
+    yield "today predicts (`python -m bench.gpu.tile_prices`); the loss is the time of the tile that it would take over"
+    yield "that of the fastest, less 1."
     yield ""
     yield "| case | type | tiles | τ | loss |"
     yield "| --- | --- | ---: | ---: | ---: |"
-    seen: dict[tuple[str, str], Row] = {}
-    for run in runs:
-        seen |= {
-            (row["case"], row["dtype"]): row
-            for row in run["rows"]
-            if row["contender"] == TUNED and len(row.get("tiles", [])) > 2
-        }
-    taus = []
-    for (case, dtype), row in seen.items():
-        cycles, seconds = ([tile[name] for tile in row["tiles"]] for name in ("cycles", "seconds"))
-        taus.append(kendall(cycles, seconds))
-        yield f"| {case} | {dtype} | {len(cycles)} | {taus[-1]:.2f} | {100 * (seconds[0] / min(seconds) - 1):.0f} % |"
-    if taus:
+    for each in prices:
+        yield f"| {each.case} | {each.dtype} | {len(each.cycles)} | {each.tau:.2f} | {100 * each.loss:.0f} % |"
+    if prices:
+        tau, loss = (statistics.mean(getattr(each, name) for each in prices) for name in ("tau", "loss"))
         yield ""
-        yield f"The mean of τ is {statistics.mean(taus):.2f}."
-
-
-def kendall(one: Sequence[float], other: Sequence[float]) -> float:
-    """Pairs in the same order less pairs in the opposite one, over all pairs.
-
-    >>> kendall([1, 2, 3], [10, 30, 20])
-    0.3333333333333333
-    """
-    pairs = [(one[a] - one[b]) * (other[a] - other[b]) for a in range(len(one)) for b in range(a)]
-    return sum((each > 0) - (each < 0) for each in pairs) / max(1, len(pairs))
+        yield f"The mean of τ is {tau:.2f}, that of the loss {100 * loss:.1f} %."
 
 
 def _turns(turns: Sequence[dict[str, Any]]) -> Iterator[str]:

@@ -47,14 +47,16 @@ DEEPENED = 24  # candidates that are tried with other numbers of stages
 MOST_SPLITS = 16
 CLUSTER = 2  # blocks that bring together what all of them read, where no other number is asked for
 
-# Fitted to the times of 168 tiles of 14 products on an H200 (`bench/gpu/results`). The first of each pair is for slices
-# that threads copy, the second for bulk copies.
-SLICE_CYCLES = {False: 60, True: 40}  # cycles of a slice for what orders it: a barrier of all threads; an mbarrier
-OVERLAP_LOSS = {False: 0.3, True: 0.05}  # of the time of what should be hidden behind something longer
+# Fitted to the times of 436 tiles of 28 products on an H200 (`tiles-h200-1.json`, `run-h200-3.json` in
+# `bench/gpu/results`). The first of a pair is for slices that threads copy, the second for bulk copies.
+REACHED = 0.85  # of the rate of matrix instructions, which waits and a lower clock leave
+SLICE_CYCLES = {False: 30, True: 5}  # of a slice for what orders it: a barrier of all threads; an mbarrier
+OVERLAP_LOSS = {False: 0.45, True: 0.07}  # of the time of what should be hidden behind something longer
 ROW_CYCLES = 1.5  # of the copy engine, for each row of at most a line
-# Fitted to 14 products, by blocks alone and in pairs (`run-h200-1.json`).
-CLUSTER_CYCLES = 3600  # of a launch, for blocks that start, make barriers and end together
-CLUSTER_LOSS = 0.05  # of the time of a product, for blocks that wait for each other
+OUTSIDE_CYCLES = 11  # of the copy engine, for each row that lies outside of an operand
+CLUSTER_LOSS = 0.06  # of the time of a product, for blocks of a cluster that wait for each other
+PARTS_CYCLES = 4000  # of a second kernel that adds parts of k, beside its launch
+PARTS_BYTES_PER_CYCLE = 960  # of parts that one kernel writes and the other reads
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,8 @@ class Reading:
     for one loop of all m rows and one of all k. `scattered` says of a and b whether threads would copy single elements.
     With `outside` an operand is 0 outside of its shape, as boxes are and other loads only under a mask. `distinct` is
     the number of elements of both operands together, where a product takes some of them several times; 0 where not.
-    `loaded` says of a and b whether threads load them into registers on their way to shared memory, `off_sectors` whether
-    their rows begin off the sectors of 32 bytes.
+    `loaded` says of a and b whether threads load them into registers on their way to shared memory, `off_sectors`
+    whether their rows begin off the sectors of 32 bytes.
     """
 
     loops: tuple[TileLoops | None, TileLoops | None] = (None, None)
@@ -106,13 +108,18 @@ class BlockProblem:
         loops = self.reading.loops[is_warpgroup(record)]
         return -(-self.k // shape.k) if loops is None else loops.k_tiles(shape.k)
 
+    @property
+    def has_plain_rows(self) -> bool:
+        """Whether boxes of a have points of one loop of m."""
+        loops = self.reading.loops[True]
+        return loops is None or len(loops.rows) == 1
+
     def shares(self, shape: BlockShape) -> tuple[bool, bool]:
         """Of a and b, whether the blocks of a cluster bring it together: that which leaves the fewest bytes to bring.
 
         Blocks that share a are neighbours along n, those that share b along m. Boxes of several loops are not shared.
         """
-        loops = self.reading.loops[True]
-        if shape.cluster == 1 or (loops is not None and len(loops.rows) > 1):
+        if shape.cluster == 1 or not self.has_plain_rows:
             return False, False
         rows, columns = -(-self.m // shape.m), -(-self.n // shape.n)
         left = {}
@@ -486,15 +493,14 @@ class Price:
         busy = trips * (shared + ordering / together)
         latency, own = machine.copy_cycles, machine.block_cycles
         chain = trips * max(products + ordering, (latency + feed) / max(1, shape.stages - 1))
-        stored = problem.sum_bytes if shape.splits > 1 else problem.result_bytes
-        out = shape.m * shape.n * stored / self.l2(each)
+        out = shape.m * shape.n * problem.result_bytes / self.l2(each) if shape.splits == 1 else 0.0
         around = latency + own + out
         if each.warpgroup:  # blocks that stay: the next tile's slices are there when this one's result leaves
             total = latency + max(per_unit * (busy + own + out), per_unit * (chain + own))
         else:
             total = max(per_unit * (busy + around / together), ceil(per_unit / together) * (chain + around))
         if shape.cluster > 1:
-            total += CLUSTER_CYCLES + CLUSTER_LOSS * total
+            total *= 1 + CLUSTER_LOSS
         least = self.least()
         return max(total, least) + loss * min(total, least) + self.adding(each)
 
@@ -515,9 +521,10 @@ class Price:
             groups = warps // WARPS
             rows, columns = (columns, rows) if self.problem.by_registers == "b" else (rows, columns)
             read = groups * (WARPS * rows + columns * (WARPS * rows // m)) * shape.k * size
-            feed = max(feed, ROW_CYCLES * self._copied_rows(shape))
+            engine = ROW_CYCLES * self._copied_rows(shape) + OUTSIDE_CYCLES * self._rows_outside(shape)
+            feed = max(feed, engine)
         shared = (read + written) / machine.shared_bytes_per_cycle
-        return products / min(record_rate, machine_rate), shared, feed
+        return products / (REACHED * min(record_rate, machine_rate)), shared, feed
 
     def _copied_rows(self, shape: BlockShape) -> int:
         """Rows of at most a line of 128 bytes in a slice of both operands, as these are stored."""
@@ -533,12 +540,24 @@ class Price:
             of_b * ceil(wide_b / LINE_BYTES), min(wide_b, LINE_BYTES)
         )  # fmt: skip
 
+    def _rows_outside(self, shape: BlockShape) -> float:
+        """Rows of a slice that lie outside of an operand stored along k, the mean over all tiles.
+
+        None are counted where tiles have points of several loops.
+        """
+        mma, p = self.problem.mma, self.problem
+        if not p.has_plain_rows:
+            return 0.0
+        sides = ((p.m, shape.m, not mma.lhs_transposed), (p.n, shape.n, mma.rhs_transposed))
+        return sum(side - size / ceil(size / side) for size, side, along in sides if along)
+
     def _brought(self, each: Candidate) -> float:
         """Bytes from L2 for a slice.
 
         Where threads copy, a sector for an element that has no neighbours in the tile. Where the copy engine does, rows
-        off the sectors cost all of the lines that they reach, the mean over what they may begin at; others do not, as an
-        H200 had it (`pairs-h200-1.json`). What the blocks of a cluster share, each brings a part of.
+        off the sectors cost all of the lines that they reach, the mean over what they may begin at: on an H200 rows of
+        2000 bytes do, and those of 4000 take no longer than those of 4096. What the blocks of a cluster share, each
+        brings a part of.
         """
         shape, size, reading = each.shape, self.problem.operand_bytes, self.problem.reading
         if not each.warpgroup:
@@ -571,14 +590,13 @@ class Price:
         return min(self.machine.l2_port_bytes_per_cycle, self.machine.l2_bytes_per_cycle / active)
 
     def adding(self, each: Candidate) -> float:
-        """Of the kernel that adds up parts: a block for every tile reads all of its parts."""
+        """Of parts of k: what blocks write of them, and a kernel that adds them up."""
         shape = each.shape
         if shape.splits == 1:
             return 0.0
-        machine, tiles = self.machine, each.blocks // shape.splits
-        units = machine.multiprocessors
-        read = shape.splits * shape.m * shape.n * self.problem.sum_bytes / self._l2_of(min(tiles, units))
-        return machine.launch_seconds * machine.clock_hz + ceil(tiles / units) * (machine.copy_cycles + read)
+        machine = self.machine
+        parts = each.blocks * shape.m * shape.n * self.problem.sum_bytes
+        return machine.launch_seconds * machine.clock_hz + PARTS_CYCLES + parts / PARTS_BYTES_PER_CYCLE
 
     def least(self) -> float:
         """Of moving every operand once from device memory, and the result there."""

@@ -143,8 +143,8 @@ def block_shape(
 ) -> tuple[BlockShape, Decision]:  # fmt: skip
     """The tile of a block for a product: the cheapest of `block_candidates`; without one, for multiply-adds.
 
-    `choose` is asked first. With a `cluster`, the tile is the cheapest for blocks that share nothing, and so many blocks
-    bring its operands together, where they come by bulk copies.
+    `choose` is asked first. With a `cluster`, the tile is the cheapest for blocks that share nothing, and so many
+    blocks bring its operands together, where they come by bulk copies.
     """
     subject = f"block of {product.compute.name}"
     m, n, k = product.sizes

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from bench.gpu import page
-from bench.gpu.contenders import APART, FUSED, ONE_WARP, OURS, TUNED
+from bench.gpu.contenders import APART, FUSED, ONE_WARP, OURS
 from bench.gpu.results import Row
+from bench.gpu.tile_prices import Prices
 
 MACHINE = {"device": "a GPU", "date": "today", "driver": "1.2", "commit": "abc"}
 CONSTANTS = [{"constants": [
@@ -63,17 +64,14 @@ def test_chains_are_beside_one_kernel_and_two() -> None:
 
 
 def test_tiles_have_a_rank_correlation_and_a_loss() -> None:
-    tiles = [{"name": str(n), "cycles": float(n), "seconds": s, "error": 0.0} for n, s in enumerate([1.1, 1.0, 2.0])]
-    text = page.page([{"machine": MACHINE, "rows": [row("gemm", "big", TUNED, 1.0, tiles=tiles)]}], [], [])
+    text = page.page([], [], prices=[Prices("big", "f16", (0.0, 1.0, 2.0), (1.1, 1.0, 2.0))])
     assert "| big | f16 | 3 | 0.33 | 10 % |" in text
-    assert "The mean of τ is 0.33." in text
-    assert page.kendall([1, 1], [1, 2]) == 0
+    assert "The mean of τ is 0.33, that of the loss 10.0 %." in text
 
 
 def test_the_page_is_written_from_what_is_stored() -> None:
-    stored = [page._load(kind) for kind in page.KINDS]
-    assert all(stored)
-    assert page.PAGE.read_text() == page.page(*stored), "python -m bench.gpu.page"
+    assert all(page._load(kind) for kind in page.KINDS)
+    assert page.PAGE.read_text() == page.stored_page(), "python -m bench.gpu.page"
 
 
 @pytest.mark.parametrize(("case", "dtype", "wanted"), [("x nn tf32x3", "f32", None), ("x", "f16", 264e12)])

@@ -148,6 +148,7 @@ def test_sums_that_the_registers_of_a_block_do_not_hold_are_refused() -> None:
     def edit(tree: Json) -> None:
         with_points("i", 256, 256)(tree)
         with_points("k", 16, 512)(tree)
+        with_warps(1, 2)(tree)
 
     refused = refusal("half", "sm_80", edit)
     assert re.search(r"a program keeps \d+ bytes of Y in REG, which holds \d+", refused.message)
