@@ -23,6 +23,11 @@ FLOATS = ("f64", "f32", "f16", "bf16")
 # Largest ‖out − ref‖ / ‖ref‖: inputs and outputs rounded once, sums in f32 or wider; integers are exact.
 BOUNDS = {"f64": 1e-12, "f32": 1e-5, "f16": 2e-3, "bf16": 1.5e-2, "s8": 0.0}
 TF32_BOUND = 1e-3
+# Rows, columns and sums of linear layers: of BERT-base for 128 and 2048 tokens, of Llama 2 7B for 16 to 512.
+LINEAR = (
+    (128, 768, 768), (128, 3072, 768), (128, 768, 3072), (2048, 768, 768), (2048, 3072, 768),
+    (16, 4096, 4096), (64, 4096, 4096), (200, 4096, 4096), (512, 4096, 4096), (512, 11008, 4096), (512, 4096, 11008),
+)  # fmt: skip
 WEIGHTS = {
     "check": 2.0,
     "gemm": 4.0,
@@ -113,6 +118,11 @@ def gemm(m: int, n: int, k: int, dtype: str, layout: str = "nn", epilogue: bool 
         one_call=not epilogue,
         tuned=single,
     )
+
+
+def linear(m: int, n: int, k: int) -> Case:
+    """A linear layer of f16 without a bias, whose weights are n x k; other tiles are timed too."""
+    return replace(gemm(m, n, k, "f16", "nt"), tuned=True)
 
 
 def gemm_bytes(m: int, n: int, k: int) -> Case:
@@ -266,7 +276,8 @@ CASES: tuple[Case, ...] = (
     *(gemm(4096, 4096, 4096, "bf16", layout) for layout in ("nt", "tn", "tt")),
     gemm(4096, 4096, 4096, "bf16", "nt", epilogue=True),
     gemm(512, 512, 512, "bf16", batch=64),
-    gemm(1000, 1000, 1000, "f16"), gemm(4100, 4100, 4100, "f16"),
+    gemm(1000, 1000, 1000, "f16"), gemm(4100, 4100, 4100, "f16"), gemm(3000, 3000, 3000, "bf16"),
+    *(linear(*sizes) for sizes in LINEAR),
     gemm_bytes(4096, 4096, 4096),
     gemm(4096, 4096, 4096, "f32"),
     reading("tf32", gemm(4096, 4096, 4096, "f32")), reading("tf32x3", gemm(4096, 4096, 4096, "f32")),
