@@ -175,10 +175,11 @@ def _tiles(prices: Sequence[Prices]) -> Iterator[str]:
     yield "today predicts (`python -m bench.gpu.tile_prices`); the loss is the time of the tile that it would take over"
     yield "that of the fastest, less 1."
     yield ""
-    yield "| case | type | tiles | τ | loss |"
-    yield "| --- | --- | ---: | ---: | ---: |"
+    yield "| case | type | instructions | tiles | τ | loss |"
+    yield "| --- | --- | --- | ---: | ---: | ---: |"
     for each in prices:
-        yield f"| {each.case} | {each.dtype} | {len(each.cycles)} | {each.tau:.2f} | {100 * each.loss:.0f} % |"
+        what = f"{each.case} | {each.dtype} | {each.mma}"
+        yield f"| {what} | {len(each.cycles)} | {each.tau:.2f} | {100 * each.loss:.0f} % |"
     if prices:
         tau, loss = (statistics.mean(getattr(each, name) for each in prices) for name in ("tau", "loss"))
         yield ""

@@ -2,7 +2,8 @@
 
     python -m bench.gpu.tile_prices          (no GPU needed)
 
-Times are of `results/tiles-*.json` and of the tuned products in `results/run-*.json`; prices are those of this code.
+Times are of the tuned products in `results/run-*.json`, and of `tiles-*.json` and `ablation-*.json` there; prices are
+those of this code.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ MACHINE = "sm_90a"  # of the devices that the files are of
 LEAST_TILES = 3  # of a product, for an order
 
 Times = dict[str, float]  # seconds of tiles by their names
+Product = tuple[str, str, str]  # a case, its type, and which instructions it may take: a value of `Options.mma`
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Prices:
 
     case: str
     dtype: str
+    mma: str
     cycles: tuple[float, ...]
     seconds: tuple[float, ...]
 
@@ -52,33 +55,41 @@ class Prices:
 def main() -> int:
     found = list(prices(timed()))
     for each in found:
-        print(f"{each.case:24}{each.dtype:6}{len(each.cycles):4} tiles   τ {each.tau:5.2f}   loss {each.loss:5.1%}")
+        what = f"{each.case:24}{each.dtype:6}{each.mma:10}{len(each.cycles):4} tiles"
+        print(f"{what}   τ {each.tau:5.2f}   loss {each.loss:5.1%}")
     tau, loss = (sum(getattr(each, name) for each in found) / len(found) for name in ("tau", "loss"))
-    print(f"mean{'':37}τ {tau:5.2f}   loss {loss:5.1%}")
+    print(f"mean{'':49}τ {tau:5.2f}   loss {loss:5.1%}")
     return 0
 
 
-def timed(folder: Path = FOLDER) -> dict[tuple[str, str], Times]:
-    """By case and type, the tiles that were timed; of a tile that several files have the last one, by name."""
-    found: dict[tuple[str, str], Times] = {}
-    for path in (*sorted(folder.glob("run-*.json")), *sorted(folder.glob("tiles-*.json"))):
-        for row in json.loads(path.read_text())["rows"]:
-            times = found.setdefault((row["case"], row["dtype"]), {})
-            if "tile" in row:
-                times[row["tile"]] = row["seconds"]
-            elif row["contender"] == TUNED:
-                times |= {tile["name"]: tile["seconds"] for tile in row.get("tiles", [])}
+def timed(folder: Path = FOLDER) -> dict[Product, Times]:
+    """The tiles of products that were timed; of a tile that several files have, the last one by name."""
+    found: dict[Product, Times] = {}
+    for kind in ("run", "ablation", "tiles"):
+        for path in sorted(folder.glob(f"{kind}-*.json")):
+            for row in json.loads(path.read_text())["rows"]:
+                if row.get("family", "gemm") == "gemm":
+                    key = row["case"], row["dtype"], row.get("mma", "auto")
+                    found.setdefault(key, {}).update(_times(row))
     return {key: times for key, times in found.items() if len(times) >= LEAST_TILES}
 
 
-def prices(times: dict[tuple[str, str], Times]) -> Iterator[Prices]:
+def _times(row: dict[str, Any]) -> Times:
+    """The tiles of a row."""
+    if row.get("contender") == TUNED:
+        return {tile["name"]: tile["seconds"] for tile in row.get("tiles", [])}
+    name = row.get("tile") or row.get("what")  # of what an ablation has besides, no tile has the name
+    return {name: row["seconds"]} if name and "seconds" in row else {}
+
+
+def prices(times: dict[Product, Times]) -> Iterator[Prices]:
     """Of each product, the tiles that are candidates today."""
-    for (name, dtype), tiles in times.items():
-        candidates = _cycles(_case(name, dtype))
+    for (name, dtype, mma), tiles in times.items():
+        candidates = _cycles(_case(name, dtype), mma)
         known = [(candidates[tile], seconds) for tile, seconds in tiles.items() if tile in candidates]
         if len(known) >= LEAST_TILES:
             cycles, seconds = zip(*known, strict=True)
-            yield Prices(name, dtype, cycles, seconds)
+            yield Prices(name, dtype, mma, cycles, seconds)
 
 
 def _case(name: str, dtype: str) -> Case:
@@ -88,14 +99,14 @@ def _case(name: str, dtype: str) -> Case:
     return gemm(m, n, k, dtype, layout)
 
 
-def _cycles(case: Case) -> dict[str, float]:
+def _cycles(case: Case, mma: str) -> dict[str, float]:
     """Predicted cycles of all tiles of a product, by their names."""
     found: dict[str, float] = {}
 
     def look(ranking: Ranking, node: str) -> Any:
         found.update({str(each): each.cycles for each in ranking.candidates})
 
-    plan_graph(case.graph(), resolve(MACHINE), 1, Options(), ChooseProduct(tile=look))
+    plan_graph(case.graph(), resolve(MACHINE), 1, Options(mma=mma), ChooseProduct(tile=look))
     return found
 
 

@@ -47,11 +47,12 @@ DEEPENED = 24  # candidates that are tried with other numbers of stages
 MOST_SPLITS = 16
 CLUSTER = 2  # blocks that bring together what all of them read, where no other number is asked for
 
-# Fitted to the times of 436 tiles of 28 products on an H200 (`tiles-h200-1.json`, `run-h200-3.json` in
-# `bench/gpu/results`). The first of a pair is for slices that threads copy, the second for bulk copies.
-REACHED = 0.85  # of the rate of matrix instructions, which waits and a lower clock leave
+# Fitted to the times of some 500 tiles of 30 products on an H200 (`bench.gpu.tile_prices`). The first of a pair is for
+# slices that threads copy, the second for bulk copies.
+REACHED = {False: 1.0, True: 0.85}  # of the rate of matrix instructions, which waits and a lower clock leave
 SLICE_CYCLES = {False: 30, True: 5}  # of a slice for what orders it: a barrier of all threads; an mbarrier
 OVERLAP_LOSS = {False: 0.45, True: 0.07}  # of the time of what should be hidden behind something longer
+UNHIDDEN_LOSS = 0.9  # the same where threads copy and only one slice is on its way
 ROW_CYCLES = 1.5  # of the copy engine, for each row of at most a line
 OUTSIDE_CYCLES = 11  # of the copy engine, for each row that lies outside of an operand
 CLUSTER_LOSS = 0.06  # of the time of a product, for blocks of a cluster that wait for each other
@@ -489,6 +490,8 @@ class Price:
         products *= max(1.0, machine.subcores / warps)
         longest = max(products, memory, feed)
         loss = OVERLAP_LOSS[each.warpgroup]
+        if not each.warpgroup and shape.stages <= FEWEST_STAGES:
+            loss = UNHIDDEN_LOSS
         shared = longest + loss * (products + memory + feed - longest)
         busy = trips * (shared + ordering / together)
         latency, own = machine.copy_cycles, machine.block_cycles
@@ -524,7 +527,7 @@ class Price:
             engine = ROW_CYCLES * self._copied_rows(shape) + OUTSIDE_CYCLES * self._rows_outside(shape)
             feed = max(feed, engine)
         shared = (read + written) / machine.shared_bytes_per_cycle
-        return products / (REACHED * min(record_rate, machine_rate)), shared, feed
+        return products / (REACHED[each.warpgroup] * min(record_rate, machine_rate)), shared, feed
 
     def _copied_rows(self, shape: BlockShape) -> int:
         """Rows of at most a line of 128 bytes in a slice of both operands, as these are stored."""

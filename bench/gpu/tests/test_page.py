@@ -64,8 +64,8 @@ def test_chains_are_beside_one_kernel_and_two() -> None:
 
 
 def test_tiles_have_a_rank_correlation_and_a_loss() -> None:
-    text = page.page([], [], prices=[Prices("big", "f16", (0.0, 1.0, 2.0), (1.1, 1.0, 2.0))])
-    assert "| big | f16 | 3 | 0.33 | 10 % |" in text
+    text = page.page([], [], prices=[Prices("big", "f16", "auto", (0.0, 1.0, 2.0), (1.1, 1.0, 2.0))])
+    assert "| big | f16 | auto | 3 | 0.33 | 10 % |" in text
     assert "The mean of τ is 0.33, that of the loss 10.0 %." in text
 
 

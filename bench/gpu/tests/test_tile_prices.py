@@ -24,7 +24,7 @@ def test_times_of_a_tile_are_those_of_the_last_file(tmp_path: Path) -> None:
     (tmp_path / "run-x-1.json").write_text(json.dumps({"rows": [row]}))
     row = {"case": "8x8x8 nn", "dtype": "f16", "tile": "b", "seconds": 4.0}
     (tmp_path / "tiles-x-1.json").write_text(json.dumps({"rows": [row]}))
-    assert timed(tmp_path) == {("8x8x8 nn", "f16"): {"a": 1.0, "b": 4.0, "c": 3.0}}
+    assert timed(tmp_path) == {("8x8x8 nn", "f16", "auto"): {"a": 1.0, "b": 4.0, "c": 3.0}}
 
 
 def test_pairs_in_the_same_order_count_for_and_others_against() -> None:
