@@ -26,7 +26,7 @@ class OverlapLaunchesPass(ModulePass):
     Before:  %t = simt.thread_id 0  %m = tile.program_id 0  simt.mbarrier_init %s  %x = tile.load %a[%m]
     After:   simt.launch_dependents  %t = simt.thread_id 0  %m = tile.program_id 0  simt.mbarrier_init %s
                simt.wait_for_launches  %x = tile.load %a[%m]
-    Legal for every kernel, as it ends only after all kernels before it have: whoever waits for it waits for those too.
+    Legal for every kernel: it ends after all kernels before it, so that whoever waits for it has waited for those.
     For machines with the unit griddepcontrol. A kernel that has one of the two operations stays as it is. Comes last:
     what other passes move to the front of a kernel stands before the wait where it touches no global memory.
     """
