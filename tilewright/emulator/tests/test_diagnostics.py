@@ -169,8 +169,9 @@ WAIT = "griddepcontrol.wait;"
 
 @pytest.mark.parametrize(
     ("access", "verb"),
-    [("ld.global.u32 %r5, [%rd2];", "reads"), ("ld.u32 %r5, [%rd2];", "reads"), ("st.global.u32 [%rd3], %r0;", "writes"),
-     ("red.global.add.u32 [%rd3], 1;", "changes"), ("cp.async.ca.shared.global [%r3], [%rd2], 4;", "reads")],
+    [("ld.global.u32 %r5, [%rd2];", "reads"), ("ld.u32 %r5, [%rd2];", "reads"),
+     ("st.global.u32 [%rd3], %r0;", "writes"), ("red.global.add.u32 [%rd3], 1;", "changes"),
+     ("cp.async.ca.shared.global [%r3], [%rd2], 4;", "reads")],
 )  # fmt: skip
 def test_global_memory_is_touched_behind_the_wait_for_other_kernels(access: str, verb: str) -> None:
     behind = "griddepcontrol.launch_dependents; cp.async.wait_all;"

@@ -50,7 +50,7 @@ OPERATIONS: Final[tuple[type[Operation], ...]] = (LaunchDependentsOp, WaitForLau
 
 
 def touches_global(op: Operation) -> bool:
-    """Whether an operation, or one inside of it, accesses global memory: a view that is no memory of block or thread."""
+    """Whether an operation, or one inside of it, takes a view of global memory, which neither block nor thread owns."""
     return any(
         type(operand.type) is MemRefType and not is_shared(operand) and type(operand.owner) is not AllocOp
         for each in op.walk()

@@ -146,7 +146,7 @@ class CudaDriver:
         return _Prepared(function, shape, ctypes.addressof(pointers), (pointers, *words), maps, config)
 
     def _overlapping(self, shape: tuple[int, ...]) -> Any:
-        """What `cuLaunchKernelEx` takes for a kernel that waits itself for those before it; a launch sets the stream."""
+        """What `cuLaunchKernelEx` takes for a kernel that waits itself for those before it, in the default stream."""
         config, attribute = self._api.CUlaunchConfig(), self._api.CUlaunchAttribute()
         config.gridDimX, config.gridDimY, config.gridDimZ = shape[:3]
         config.blockDimX, config.blockDimY, config.blockDimZ = shape[3:6]

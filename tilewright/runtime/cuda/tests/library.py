@@ -67,7 +67,8 @@ SPANS = (0, 32, 64, 128)  # CUtensorMapSwizzle
 _INT, _UINT, _PLACE, _WORD, _BYTE = ctypes.c_int, ctypes.c_uint, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_ubyte
 _TABLE: dict[str, tuple[tuple[Any, ...], Callable[..., None]]] = {}
 _ANYWHERE = {
-    "cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName", "cuDeviceGetAttribute", "cuDevicePrimaryCtxRetain",
+    "cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName", "cuDeviceGetAttribute",
+    "cuDevicePrimaryCtxRetain",
     "cuCtxSetCurrent", "cuGetErrorName", "cuGetErrorString", "cuGetProcAddress", "cuTensorMapEncodeTiled",
     "cuThreadExchangeStreamCaptureMode", "cuEventDestroy",
 }  # fmt: skip

@@ -47,9 +47,8 @@ def test_a_launch_through_the_bindings_costs_less_than_ten_microseconds(kind: st
     subprocess.run([compiler, "-shared", "-fPIC", "-w", "-o", str(library), str(HERE / "imitation.c")], check=True)
     path = os.pathsep.join([str(ROOT), *sys.path])
     environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "PYTHONPATH": path}
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURE, kind], capture_output=True, text=True, timeout=120, env=environment, cwd=tmp_path
-    )
+    command = [sys.executable, "-c", MEASURE, kind]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     print(f"{1e6 * float(done.stdout):.2f} microseconds per launch")
     assert float(done.stdout) < 10e-6

@@ -46,7 +46,8 @@ for name, broken, wanted in (
         raise AssertionError(name)
 waiting = replace(made.KERNEL, waits=True)
 code = made.ADD.replace(".version 7.0", ".version 7.8").replace("sm_80", "sm_90")
-early = DeviceModule(made.artifact(code=code.replace("ld.global", "griddepcontrol.wait; ld.global", 1), kernel=waiting), "cuda")
+right = code.replace("ld.global", "griddepcontrol.wait; ld.global", 1)
+early = DeviceModule(made.artifact(code=right, kernel=waiting), "cuda")
 for number in range(4):
     assert (early(x + number) == x + number + 2).all()
 assert library.STATE.overlapping == 2 * len(made.CHAIN)  # one call by itself, and one that is recorded
