@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import struct
 import subprocess
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -132,25 +133,23 @@ def test_nothing_global_comes_before_the_wait(name: str) -> None:
     check_machine_code(ptx)
 
 
-def check_machine_code(ptx: str, arch: str = "sm_90a") -> None:
+def check_machine_code(ptx: str) -> None:
     """The assembler has moved no access across the wait, where there is one and nothing is loaded as constant."""
     if ptxas.find() is None or ".nc" in ptx:
         return
-    for opcodes in machine_code(ptx, arch).values():
+    for opcodes in machine_code(ptx).values():
         before = opcodes[: opcodes.index(ACQBULK)]
         assert opcodes.count(ACQBULK) == 1
         assert {ACCESSES[each] for each in before if each in ACCESSES} == set()
         assert any(each in ACCESSES for each in opcodes)
 
 
-def machine_code(ptx: str, arch: str) -> dict[str, list[int]]:
+def machine_code(ptx: str) -> dict[str, list[int]]:
     """The opcodes of every kernel in order, by way of `ptxas`."""
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_text(ptx)
-        subprocess.run([str(ptxas.find()), f"-arch={arch}", str(source), "-o", str(target)], check=True)
+        subprocess.run([str(ptxas.find()), "-arch=sm_90a", str(source), "-o", str(target)], check=True)
         raw = target.read_bytes()
     (table,), (size, count, names) = struct.unpack_from("<Q", raw, 0x28), struct.unpack_from("<HHH", raw, 0x3A)
     sections = [struct.unpack_from("<IIQQQQ", raw, table + number * size) for number in range(count)]
@@ -240,25 +239,26 @@ def test_newer_machines_wait_too(machine: str) -> None:
         check_prologue(lines)
 
 
-def by_hand(before: str = "", behind: str = "") -> PtxCode:
-    text = f"""
-    tile.func @k(%a: memref<32xf32>, %b: memref<32xf32>) grid [1] threads [32, 1, 1] warp 32 {{
+def by_hand() -> PtxCode:
+    """A kernel in which the wait is written down."""
+    text = """
+    tile.func @k(%a: memref<32xf32>, %b: memref<32xf32>) grid [1] threads [32, 1, 1] warp 32 {
       %t = simt.thread_id 0
-      {before}
+      simt.wait_for_launches
       %x = tile.load %a[%t] strides [] : memref<32xf32> -> f32
-      {behind}
       tile.store %x, %b[%t] strides [] : f32, memref<32xf32>
       tile.return
-    }}"""
+    }"""
     module, machine = parse_module(text), resolve("sm_90a")
     assert isinstance(machine, Gpu)
     module.attributes["tile.target"] = target_for(machine).attribute()
     return generate(module)
 
 
+@pytest.mark.emulator_only
 def test_the_emulator_finds_a_wait_that_is_gone() -> None:
     """Moved behind the load in the text of a kernel, the wait is a diagnostic; where it was, there is none."""
-    code = by_hand(before="simt.wait_for_launches").ptx
+    code = by_hand().ptx
     lines = code.splitlines()
     load = next(number for number, line in enumerate(lines) if "ld.global" in line)
     (wait,) = (number for number, line in enumerate(lines) if WAIT in line)
