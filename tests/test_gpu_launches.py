@@ -87,7 +87,7 @@ PROGRAMS: dict[str, Callable[[], str]] = {
     "chain of four warps": lambda: generate(attention()).ptx,
 }
 EXPECTED = {
-    "boxes": "cp.async.bulk.tensor.2d.global", "boxes of a cluster": ".multicast::cluster", "split k": "mma.sync",
+    "boxes": "cp.async.bulk.tensor.2d.global", "boxes of a cluster": ".multicast::cluster", "split k": "_parts(",
     "chain of four warps": "wgmma.mma_async", "fused products": "wgmma.mma_async", "family: f64": "mma.sync",
     "sum in parts": ".entry sum_parts", "family: convolution": "cp.async.cg",
 }  # fmt: skip
@@ -230,6 +230,18 @@ def test_kernels_say_that_they_wait() -> None:
         module = compiled(graph, disable, machine)
         assert [kernel.waits for kernel in module.manifest.kernels] == [waits] * len(module.manifest.kernels)
         assert ("griddepcontrol" in module.artifact.code.decode()) == waits
+
+
+@pytest.mark.parametrize(("rows", "most"), [(1, 1), (132, 1), (133, 2), (300, 3), (400, None)])
+def test_few_blocks_ask_for_so_much_shared_memory_that_no_more_fit(rows: int, most: int | None) -> None:
+    """A multiprocessor has 228 KiB, of which each block takes one beside its own."""
+    b = GraphBuilder()
+    graph = b.finish([reduce.reduce_sum(b.input("x", (rows, 1024), "f32"), (1,))])
+    (kernel,) = compiled(graph).artifact.manifest.kernels
+    assert kernel.grid[0] == rows
+    (before,) = compiled(graph, ("overlap-launches",)).artifact.manifest.kernels
+    taken = kernel.shared_bytes + 1024
+    assert (228 << 10) // taken == most if most else kernel.shared_bytes == before.shared_bytes < 4096
 
 
 @pytest.mark.parametrize("machine", ["sm_90", "sm_100a", "sm_120a"])

@@ -378,7 +378,7 @@ def test_batches_are_a_dimension_of_boxes(transposed: bool, tmp_path: Path) -> N
     few = tmp_path / "few.yaml"  # of so few multiprocessors that blocks are large
     few.write_text("name: few\nextends: sm_90a\nmultiprocessors: 2\n")
     b = GraphBuilder()
-    stored = (3, 72, 136) if transposed else (3, 136, 72)
+    stored = (3, 120, 136) if transposed else (3, 136, 120)
     graph = b.finish([linalg.matmul(b.input("x", (3, 136, 136), "f16"), b.input("w", stored, "f16"),
                                     transpose_b=transposed)])  # fmt: skip
     module = tilewright.compile(graph, machine=few, options=Options(cache=False), device="emulator")

@@ -85,7 +85,7 @@ FAMILIES = {
     "tf32x3": Family(product(21, 19, 72, "f32", transpose_b=True), 2e-6, ("sm_80", "sm_90a"), input_precision="tf32x3"),
     "f64": Family(product(13, 11, 40, "f64"), 1e-13, ("sm_80", "sm_90a")),
     "bias": Family(biased, 4e-3, ("sm_80",)),
-    "wgmma": Family(product(72, 40, 88, "f16"), 4e-3, ("sm_90a",), multiprocessors=1),
+    "wgmma": Family(product(72, 40, 120, "f16"), 4e-3, ("sm_90a",), multiprocessors=1),
 }
 INSTRUCTIONS = {
     "s8": "mma.sync", "tf32": ".tf32", "tf32x3": "mma.sync.aligned.m16n8k8.row.col.f32.tf32", "f64": "mma.sync",

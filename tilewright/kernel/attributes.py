@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from tilewright.kernel.programs import FuncOp
 
 WARPS, STAGES, SPLITS, CLUSTER, LAYOUT = "warps", "stages", "splits", "cluster", "layout"
-REGISTERS, BLOCKS = "registers", "blocks_per_multiprocessor"
-LIMITS: Final = (REGISTERS, BLOCKS)
+REGISTERS, BLOCKS, MOST_RESIDENT = "registers", "blocks_per_multiprocessor", "most_blocks_per_multiprocessor"
+LIMITS: Final = (REGISTERS, BLOCKS, MOST_RESIDENT)
 """What code generation reads: these stay with a kernel in distributed form."""
 
 MOST_CLUSTER = 4  # blocks of a program: 8 are what every GPU with clusters has; beyond 4, boxes are cut too small
@@ -85,6 +85,10 @@ KNOWN: Final[Mapping[str, Known]] = MappingProxyType({
         "code generation", f"blocks for which there are registers: 1 to {MOST_BLOCKS}, such as 2 : i64",
         _number(MOST_BLOCKS),
     ),
+    MOST_RESIDENT: Known(
+        "code generation", f"blocks that a multiprocessor holds at most: 1 to {MOST_BLOCKS}, such as 1 : i64",
+        _number(MOST_BLOCKS),
+    ),
 })  # fmt: skip
 
 
@@ -141,6 +145,11 @@ def registers_of(kernel: FuncOp) -> int | None:
 def blocks_of(kernel: FuncOp) -> int | None:
     """How many blocks of a kernel a multiprocessor shall have registers for, where it says so."""
     return _number_of(kernel, BLOCKS)
+
+
+def most_resident_of(kernel: FuncOp) -> int | None:
+    """How many blocks of a kernel a multiprocessor may hold at once, where it says so."""
+    return _number_of(kernel, MOST_RESIDENT)
 
 
 def asked_layout(kernel: FuncOp) -> LinearLayout | None:

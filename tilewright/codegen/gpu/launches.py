@@ -13,10 +13,13 @@ from tilewright.codegen.host_program import Buffer, HostProgram, Kernel, Launch,
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
+from tilewright.kernel.attributes import most_resident_of
+from tilewright.kernel.facts import facts_of
 from tilewright.kernel.hopper.simt_launches import waits
 from tilewright.kernel.simt import element_bytes
 
 MOST_LAUNCHES = 1 << 16  # of a module, each trip of its loops counted
+SYSTEM_BYTES = 1024  # of shared memory, of every block; CUDA C++ Programming Guide, "Shared Memory" of 8.x and 9.0
 ARGUMENT_ALIGN = 16  # of an argument of a kernel that no launch of the module names
 
 
@@ -80,7 +83,7 @@ def host_program(
     `emit` takes a kernel and what its launches give for its arguments, and returns its bytes of shared memory; `maps`
     gives the tensor maps that a kernel takes. Raises InvalidProgram where two kernels have one name in the code.
     """
-    launches, kernels = launches_of(program), []
+    launches, kernels, facts = launches_of(program), [], facts_of(program)
     functions = [op for op in program.body.block.ops if isinstance(op, tile.FuncOp)]
     entries = [entry_name(func) for func in functions]
     if len(set(entries)) < len(entries):
@@ -88,6 +91,7 @@ def host_program(
     for func in functions:
         shared_bytes, block = emit(func, given_to(func, launches)), block_of(func, lanes)
         name = func.sym_name.data
+        shared_bytes = max(shared_bytes, _keeping_out(most_resident_of(func), facts.shared_bytes))
         kernels.append(Kernel(name, entry_name(func), grid_of(func), block, shared_bytes, maps(func), waits(func)))
     main = next((op for op in program.body.block.ops if isinstance(op, tile.MainOp)), None)
     return HostProgram(
@@ -96,6 +100,13 @@ def host_program(
         launches=launches,
         kernels=tuple(kernels),
     )
+
+
+def _keeping_out(most: int | None, room: int) -> int:
+    """Bytes with which so many blocks at most fit the shared memory of a multiprocessor, which has `room` for one
+    block alone; each takes `SYSTEM_BYTES` besides.
+    """
+    return (room + SYSTEM_BYTES) // (most + 1) - SYSTEM_BYTES + 1 if most and room else 0
 
 
 def given_to(func: tile.FuncOp, launches: tuple[Launch, ...]) -> list[Given]:

@@ -58,9 +58,10 @@ def test_passes_read_checked_attributes_of_kernels_that_nobody_verified() -> Non
         "splits": lambda each: attributes.splits_of(each, 1), "cluster": lambda each: attributes.cluster_of(each, 1),
         "layout": attributes.asked_layout,
         "registers": attributes.registers_of, "blocks_per_multiprocessor": attributes.blocks_of,
+        "most_blocks_per_multiprocessor": attributes.most_resident_of,
     }  # fmt: skip
     assert readers.keys() == attributes.KNOWN.keys()
-    assert [read(kernel) for read in readers.values()] == [None, 3, 1, 1, None, None, None]
+    assert [read(kernel) for read in readers.values()] == [None, 3, 1, 1, None, None, None, None]
     for key, read in readers.items():
         for value in (IntegerAttr(0, 64), StringAttr("x")):
             kernel.attributes = {key: value}

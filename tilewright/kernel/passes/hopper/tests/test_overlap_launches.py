@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from xdsl.context import Context
-from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, StringAttr
+from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp, StringAttr
 
 from tests.covering import tries
 from tests.random_distributed import random_distributed
 from tests.random_kernels import RandomKernel
 from tilewright.errors import InvalidProgram
+from tilewright.kernel.attributes import MOST_RESIDENT, most_resident_of
 from tilewright.kernel.dialect import FuncOp, LoadOp, operations
 from tilewright.kernel.hopper.simt_launches import LaunchDependentsOp, WaitForLaunchesOp, touches_global, waits
 from tilewright.kernel.interpreter import run_kernel, run_main
@@ -58,6 +59,24 @@ def outputs(random: RandomKernel, module: ModuleOp) -> list[np.ndarray]:
     arrays = random.outputs()
     run_main(module, random.inputs, arrays, races=True)
     return arrays
+
+
+@pytest.mark.parametrize(("blocks", "share"), [(1, 1), (132, 1), (133, 2), (396, 3), (397, None)])
+def test_few_blocks_are_shared_out_evenly(blocks: int, share: int | None) -> None:
+    text = print_module(kernel("")).replace("grid [1]", f"grid [{blocks}]")
+    module = parse_module(text)
+    module.attributes[ATTRIBUTE] = DictionaryAttr({**HOPPER.data, "multiprocessors": IntegerAttr(132, 64)})
+    OverlapLaunchesPass().apply(Context(), module)
+    assert most_resident_of(only(module)) == share
+    assert most_resident_of(only(overlapped(parse_module(text)))) is None  # of how many multiprocessors, nobody says
+
+
+def test_what_a_kernel_asks_for_itself_stays() -> None:
+    module = kernel("")
+    only(module).attributes[MOST_RESIDENT] = IntegerAttr(7, 64)
+    module.attributes[ATTRIBUTE] = DictionaryAttr({**HOPPER.data, "multiprocessors": IntegerAttr(132, 64)})
+    OverlapLaunchesPass().apply(Context(), module)
+    assert most_resident_of(only(module)) == 7
 
 
 @settings(max_examples=tries(8, full=40), deadline=None)
