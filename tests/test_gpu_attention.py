@@ -13,6 +13,7 @@ import pytest
 from xdsl.dialects.builtin import ModuleOp
 
 from tests.covering import FULL
+from tests.machine_code import HGMMA_OF_REGISTERS, LDSM, machine_code
 from tests.working_passes import share, working_passes
 from tilewright.codegen.nvptx import ptxas
 from tilewright.codegen.nvptx.pipeline import PtxCode, generate
@@ -222,6 +223,14 @@ def test_a_first_factor_that_is_computed_stays_in_registers() -> None:
     _, code, _ = check_text(text.replace("  %none = ", f"  {doubled}  %none = "), sizes, False, hopper())
     assert "mma.sync" not in code.ptx
     assert "wgmma.mma_async" in code.ptx
+    if ptxas.find() is None:
+        return
+    (instructions,) = machine_code(code.ptx).values()
+    loaded = {each.written for each in instructions if each.opcode == LDSM}
+    multiplied = {each.read for each in instructions if each.opcode == HGMMA_OF_REGISTERS}
+    assert loaded
+    assert multiplied
+    assert not loaded & multiplied, "the loop overwrites factors of its next trip: `codegen.nvptx.warpgroup`"
 
 
 def test_blocks_with_most_work_can_come_first() -> None:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-import struct
-import subprocess
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 from xdsl.dialects.builtin import ModuleOp
 
 import tilewright
+from tests.machine_code import ACQBULK, machine_code
 from tests.test_gpu_attention import hopper
 from tests.test_gpu_tensor_copies import halves
 from tests.test_gpu_without import FAMILIES
@@ -36,8 +33,6 @@ from tilewright.machine.registry import resolve
 START, WAIT = "griddepcontrol.launch_dependents;", "griddepcontrol.wait;"
 # Accesses of global memory in PTX, in the forms that are generated; tensor maps are parameters.
 GLOBAL = re.compile(r"\b(ld|st|atom|red|cp\.async|prefetch|cp\.reduce)\b[.\w:]*\.(global|bulk)\b|\bld\.b|\bst\.b")
-# Opcodes of sm_90 as `ptxas` 13.0 writes them, the low 12 bits of an instruction; their names are those of nvdisasm.
-ACQBULK = 0x82E
 ACCESSES = {
     0x981: "LDG", 0x381: "LDG", 0x986: "STG", 0x386: "STG", 0xFAE: "LDGSTS", 0x9A8: "ATOMG", 0x98E: "REDG",
     0x5B4: "UTMALDG", 0x3B4: "UTMALDG", 0x5B5: "UTMASTG", 0x3B5: "UTMASTG",
@@ -137,30 +132,12 @@ def check_machine_code(ptx: str) -> None:
     """The assembler has moved no access across the wait, where there is one and nothing is loaded as constant."""
     if ptxas.find() is None or ".nc" in ptx:
         return
-    for opcodes in machine_code(ptx).values():
+    for instructions in machine_code(ptx).values():
+        opcodes = [each.opcode for each in instructions]
         before = opcodes[: opcodes.index(ACQBULK)]
         assert opcodes.count(ACQBULK) == 1
         assert {ACCESSES[each] for each in before if each in ACCESSES} == set()
         assert any(each in ACCESSES for each in opcodes)
-
-
-def machine_code(ptx: str) -> dict[str, list[int]]:
-    """The opcodes of every kernel in order, by way of `ptxas`."""
-    with tempfile.TemporaryDirectory() as folder:
-        source, target = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
-        source.write_text(ptx)
-        subprocess.run([str(ptxas.find()), "-arch=sm_90a", str(source), "-o", str(target)], check=True)
-        raw = target.read_bytes()
-    (table,), (size, count, names) = struct.unpack_from("<Q", raw, 0x28), struct.unpack_from("<HHH", raw, 0x3A)
-    sections = [struct.unpack_from("<IIQQQQ", raw, table + number * size) for number in range(count)]
-    start = sections[names][4]
-    found = {}
-    for section in sections:
-        name = raw[start + section[0] :].partition(b"\0")[0].decode()
-        if name.startswith(".text."):
-            code = raw[section[4] : section[4] + section[5]]
-            found[name[6:]] = [struct.unpack_from("<H", code, at)[0] & 0xFFF for at in range(0, len(code), 16)]
-    return found
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llvmlite import ir
-from xdsl.dialects import arith
-from xdsl.ir import SSAValue
+from xdsl.dialects import arith, scf
+from xdsl.ir import Operation, SSAValue
 
 from tilewright.codegen.nvptx.emission import I1, I32, I64, Emission, Place, from_words, resized, to_words, vector
 from tilewright.codegen.values import F32
@@ -77,13 +77,43 @@ def _passing(at: Emission, text: str, op: simt_warpgroup.WarpgroupFenceOp | simt
     """An instruction that registers go through: LLVM moves no use of them across it."""
     _require(at, "wgmma")
     given = [at.elements(value) for value in op.values]
-    words = [word for elements in given for word in _words(at, elements)]
+    words = [
+        word
+        for value, elements in zip(op.values, given, strict=True)
+        for word in _copied(at, _words(at, elements), _loop_that_keeps(op, value))
+    ]
     made = iter(_tied(at, text, words, [], ""))
     for result, elements in zip(op.made, given, strict=True):
         count = len(_words(at, elements))
         own = [next(made) for _ in range(count)]
         kept = own if own[0].type == F32 else from_words(at.builder, own, elements[0].type, len(elements))
         at.set(result, kept)
+
+
+def _loop_that_keeps(op: Operation, value: SSAValue) -> bool:
+    """Whether an operation is in a loop that a value comes from outside of."""
+    loop = op.parent_op()
+    while loop is not None and not isinstance(loop, scf.ForOp):
+        loop = loop.parent_op()
+    return loop is not None and not loop.is_ancestor(value.owner)
+
+
+def _copied(at: Emission, words: list[ir.Value], kept: bool) -> list[ir.Value]:
+    """Words for a product in a loop; those that the next trip reads again, in registers of this trip.
+
+    ptxas 13.0 gives registers of a factor that comes from outside of the loop to what the loop computes after the
+    product, and the next trip multiplies that. It does so behind plain copies too, so these take a zero that it does
+    not know: the highest bit of the bytes of shared memory.
+    """
+    if not kept or not words or words[0].type == F32 or all(isinstance(word, ir.Constant) for word in words):
+        return words
+    text = "{ .reg .b32 zero; mov.u32 zero, %dynamic_smem_size; shr.u32 zero, zero, 31; "
+    count = len(words)
+    text += " ".join(f"or.b32 ${number}, ${count + number}, zero;" for number in range(count)) + " }"
+    constraints = ",".join(["=&r"] * count + ["r"] * count)
+    type_ = words[0].type if count == 1 else ir.LiteralStructType([word.type for word in words])
+    made = at.asm(text, type_, constraints, words, "together")
+    return [made] if count == 1 else [at.builder.extract_value(made, number) for number in range(count)]
 
 
 def _words(at: Emission, elements: Sequence[ir.Value]) -> list[ir.Value]:
