@@ -10,7 +10,7 @@ from dataclasses import fields
 from typing import Any, Final
 
 from tilewright.dataclass import dataclass
-from tilewright.fields import Readable, count, items, optional, record, required, several, size, string, whole
+from tilewright.fields import Readable, count, flag, items, optional, record, required, several, size, string, whole
 
 BUFFER_ALIGN: Final = 256  # bytes: alignment of inputs, outputs, and the starts of arena and constants
 
@@ -72,7 +72,8 @@ class TensorMap(Readable):
 @dataclass(frozen=True)
 class Kernel(Readable):
     """How a kernel of a GPU is launched: `name` in the tile program, `entry` in the code, `tensor_maps` behind its
-    arguments. A block has `shared_bytes` of dynamic shared memory.
+    arguments. A block has `shared_bytes` of dynamic shared memory. A kernel that `waits` may start while the kernels
+    before it run: it waits for them itself before it touches global memory.
     """
 
     name: str = required(string)
@@ -81,6 +82,7 @@ class Kernel(Readable):
     block: tuple[int, int, int] = required(items(count, count, count))
     shared_bytes: int = required(size)
     tensor_maps: tuple[TensorMap, ...] = optional(several(record(TensorMap)), ())
+    waits: bool = optional(flag, False)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ KINDS: dict[str, str] = {
     "bad-operand": "a descriptor, tensor map, mask or size that the instruction does not allow",
     "read-only": "a store to constant or parameter memory",
     "not-constant": "bytes of global memory that a launch both writes and loads with .nc, as if they were constant",
+    "too-early": "global memory is touched before the griddepcontrol.wait of the kernel, while others may still run",
     "trap": "a trap or a failed assertion",
     "deadlock": "no thread can go on",
     "no-end": "the limit of executed instructions was reached",

@@ -21,6 +21,7 @@ from tilewright.emulator.scalars import CONTAINERS, Array
 if TYPE_CHECKING:
     from tilewright.emulator.async_copies import AsyncCopies
     from tilewright.emulator.barriers import Barriers
+    from tilewright.emulator.dependent_launches import DependentLaunch
     from tilewright.emulator.mbarriers import Mbarriers
     from tilewright.emulator.memory import GlobalMemory, LocalMemory
     from tilewright.emulator.releases import Releases
@@ -93,6 +94,7 @@ class State:
         self.mbarriers: Mbarriers
         self.warpgroups: Warpgroups
         self.exits: ThreadExits
+        self.dependent: DependentLaunch | None = None  # where the kernel waits itself for those before it
         self.releases: Releases | None = None  # where the kernel has fences, releases or acquires
         self.extra: dict[str, Any] = {}
 

@@ -116,7 +116,22 @@ class GlobalMemory:
                 first = np.flatnonzero(wrong)
                 lanes.report("read-only", f"{verb} {self.describe(int(offsets[first[0]]))}", first, space="global")
                 good = ~wrong if good is None else good & ~wrong
+        if lanes.state.dependent is not None:
+            self._report_early(lanes, lanes.state.dependent.early(lanes) & ~self.read_only[owner], offsets, verb)
         return offsets, good
+
+    def check_waited(self, lanes: Lanes, addresses: Array, verb: str) -> None:
+        """A diagnostic where threads start what touches global memory later, and have not waited for other kernels."""
+        if lanes.state.dependent is not None:
+            offsets = addresses.astype(np.int64) - GLOBAL_BASE
+            self._report_early(lanes, lanes.state.dependent.early(lanes), offsets, verb)
+
+    def _report_early(self, lanes: Lanes, early: Array, offsets: Array, verb: str) -> None:
+        if early.any():
+            wrong = np.flatnonzero(early)
+            offset = int(offsets[wrong[0]])
+            message = f"{verb} {self.describe(offset)}, before griddepcontrol.wait"
+            lanes.report("too-early", message, wrong, address=offset + GLOBAL_BASE, space="global")
 
     def _outside(self, lanes: Lanes, offsets: Array, size: int, verb: str, inside: Array) -> Array:
         wrong = np.flatnonzero(~inside)

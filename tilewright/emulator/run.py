@@ -16,6 +16,7 @@ from tilewright.emulator.compiled import compiled
 from tilewright.emulator.constants import Constants
 from tilewright.emulator.counts import Counts
 from tilewright.emulator.decode import Decoder
+from tilewright.emulator.dependent_launches import WAIT, DependentLaunch
 from tilewright.emulator.diagnostics import Diagnostic, Diagnostics
 from tilewright.emulator.errors import refuse
 from tilewright.emulator.lanes import Launch, State, Step
@@ -298,6 +299,7 @@ def _state(launch: Launch, linked: Linked, blocks: Array, memory: GlobalMemory, 
     cluster = int(np.prod(launch.cluster))
     state.barriers = Barriers(state, np.arange(len(blocks)) // cluster)
     state.copies = AsyncCopies(state)
+    state.dependent = DependentLaunch(state.size) if any(step.name == WAIT for step in steps) else None
     state.releases = Releases(state) if linked.signals and launch.all_shared_bytes else None
     state.mbarriers = Mbarriers(state)
     state.warpgroups = Warpgroups(state)

@@ -38,6 +38,7 @@ from tilewright.kernel.dialect import (
 from tilewright.kernel.elements import ELEMENT, Array, dtype_of, evaluate, tf32, unsigned
 from tilewright.kernel.hopper.simt_async_interpreter import HANDLERS as ASYNCHRONOUS
 from tilewright.kernel.hopper.simt_async_interpreter import WAITS, apart, waits
+from tilewright.kernel.hopper.simt_launches import OPERATIONS as LAUNCHES
 from tilewright.kernel.hopper.simt_warpgroup import WARPS, WarpgroupFenceOp, WarpgroupMmaOp, WarpgroupWaitOp
 from tilewright.kernel.records import record_of
 from tilewright.kernel.simt import (
@@ -633,5 +634,6 @@ _HANDLERS: dict[type[Operation], Callable[[Group, Any, Array], None]] = {
     LoadFragmentOp: _load_fragment,
     StoreFragmentOp: _store_fragment,
     MmaOp: _mma,
+    **dict.fromkeys(LAUNCHES, lambda group, op, active: None),  # kernels run one after the other
     **ASYNCHRONOUS,
 }

@@ -48,7 +48,7 @@ from tilewright.kernel.dialect import (
     UnstageOp,
 )
 from tilewright.kernel.elements import ELEMENT
-from tilewright.kernel.hopper import simt_async, simt_warpgroup
+from tilewright.kernel.hopper import simt_async, simt_launches, simt_warpgroup
 
 INTEGER_WIDTHS = (1, 8, 16, 32, 64)
 _CONTROL = (ModuleOp, scf.ForOp, scf.IfOp, scf.YieldOp, arith.ConstantOp)
@@ -211,6 +211,8 @@ class _Checker:
             _verify_if(op)
         elif type(op) is ModuleOp:
             _verify_module(op)
+        elif type(op) is FuncOp and op.block:
+            simt_launches.verify_wait(op)
         _verify_vocabulary(op)
         _verify_views(op, operands)
         _verify_alone(op, operands)

@@ -75,10 +75,10 @@ AMD_MODES: Final = {
 }
 
 # Units that machine files name, with the compute capability that has them first, times ten. PTX ISA, "Target ISA Notes"
-# of ldmatrix, mma, wmma, cp.async, mbarrier.try_wait, cp.async.bulk.tensor, setmaxnreg and wgmma.
+# of ldmatrix, mma, wmma, cp.async, mbarrier.try_wait, cp.async.bulk.tensor, setmaxnreg, wgmma and griddepcontrol.
 NVIDIA_UNITS: Final = {
     "wmma": 70, "ldmatrix": 75, "mma": 75, "cp_async": 80, "cluster": 90, "mbarrier": 90, "tma": 90, "setmaxnreg": 90,
-    "wgmma": 90,
+    "wgmma": 90, "griddepcontrol": 90,
 }  # fmt: skip
 _SPECIFIC_UNITS: Final = {"setmaxnreg": re.compile(r"sm_\d+[af]"), "wgmma": re.compile("sm_90a")}
 _AMD_UNITS: Final = {"mfma": re.compile("gfx9.*"), "wmma": re.compile("gfx1[12].*")}

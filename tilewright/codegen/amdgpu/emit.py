@@ -17,6 +17,7 @@ from tilewright.codegen.amdgpu.target import Target
 from tilewright.codegen.gpu.control import SHARED_ALIGN, block_of, index_type
 from tilewright.codegen.gpu.emission import GLOBAL, SHARED
 from tilewright.codegen.gpu.entry import declared, emit_body, written_views
+from tilewright.codegen.gpu.launches import Given
 from tilewright.codegen.gpu.memory import gather, load, store
 from tilewright.codegen.values import I8
 from tilewright.kernel import dialect as tile
@@ -32,8 +33,8 @@ _UNUSED = (
 )  # fmt: skip
 
 
-def emit_kernel(module: ir.Module, target: Target, func: tile.FuncOp, aligns: Sequence[int]) -> int:
-    """Add a kernel to a module; `aligns` are bytes that its arguments are multiples of. Returns its shared bytes."""
+def emit_kernel(module: ir.Module, target: Target, func: tile.FuncOp, given: Sequence[Given]) -> int:
+    """Add a kernel to a module; `given` are what launches give for its arguments. Returns its shared bytes."""
     arguments = list(func.body.block.args)
     spaces = Emission.spaces
     parameters = [ir.PointerType(addrspace=spaces[GLOBAL])] * len(arguments)
@@ -44,7 +45,7 @@ def emit_kernel(module: ir.Module, target: Target, func: tile.FuncOp, aligns: Se
     ordered = any(argument in written and argument in read for argument in arguments)
     at = Emission(builder, target, func, index_type(func), HANDLERS, ordered=ordered, unread=frozenset(written - read))
     shared_array = partial(_shared_array, module, function.name)
-    return emit_body(at, function, aligns, "llvm.amdgcn.workgroup.id", shared_array)
+    return emit_body(at, function, given, "llvm.amdgcn.workgroup.id", shared_array)
 
 
 def _limits(func: tile.FuncOp, target: Target) -> dict[str, str]:

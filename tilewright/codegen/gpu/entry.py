@@ -9,8 +9,10 @@ from xdsl.ir import SSAValue
 
 from tilewright.codegen.gpu.control import coordinates, elements_of, entry_name, place_shared, shared_places, walk
 from tilewright.codegen.gpu.emission import GLOBAL, Emission, Place
+from tilewright.codegen.gpu.launches import Given
 from tilewright.codegen.values import I32, llvm_type
 from tilewright.kernel import dialect as tile
+from tilewright.kernel.hopper.simt_launches import waits
 
 
 def declared(
@@ -33,16 +35,16 @@ def written_views(func: tile.FuncOp) -> set[SSAValue]:
 def emit_body(
     at: Emission,
     function: ir.Function,
-    aligns: Sequence[int],
+    given: Sequence[Given],
     block_id: str,
     shared_array: Callable[[int], ir.Value],
 ) -> int:
     """Emit the body of a kernel whose function is declared; returns its bytes of shared memory.
 
-    `aligns` are bytes that arguments are multiples of; the intrinsic `block_id` with the name of an axis gives the
+    `given` is what launches give for its arguments; the intrinsic `block_id` with the name of an axis gives the
     number of a block; `shared_array` gives shared memory of so many bytes.
     """
-    _place_arguments(at, function, aligns)
+    _place_arguments(at, function, given)
     at.coordinates = coordinates(at, lambda axis: at.call(f"{block_id}.{axis}", I32, []))
     places, shared_bytes = shared_places(at.func, at.target.facts)
     if places:
@@ -52,18 +54,22 @@ def emit_body(
     return shared_bytes
 
 
-def _place_arguments(at: Emission, function: ir.Function, aligns: Sequence[int]) -> None:
-    """Say where the views of a kernel lie: its first parameters, multiples of `aligns` bytes, none of them aliased.
+def _place_arguments(at: Emission, function: ir.Function, given: Sequence[Given]) -> None:
+    """Say where the views of a kernel lie: its first parameters, at multiples of as many bytes as launches give.
 
-    Those that the kernel does not write say so, which lets loads go around coherent caches.
+    Those that nothing writes while the kernel runs say so, which lets loads go around coherent caches: the assembler
+    moves such loads across a wait for other kernels. So in a kernel that waits only constants of the module are such.
+    What others write before the wait is not free of aliases either, as LLVM finds out itself that the kernel only
+    reads it.
     """
-    written = written_views(at.func)
+    written, waiting = written_views(at.func), waits(at.func)
     arguments = at.func.body.block.args
-    for argument, parameter, align in zip(arguments, function.args[: len(arguments)], aligns, strict=True):
-        parameter.add_attribute("noalias")
-        parameter.attributes.align = align
-        constant = argument not in written
+    for argument, parameter, each in zip(arguments, function.args[: len(arguments)], given, strict=True):
+        constant = argument not in written and (each.constant or not waiting)
+        if constant or argument in written:
+            parameter.add_attribute("noalias")
+        parameter.attributes.align = each.align
         if constant:
             set.add(parameter.attributes, "readonly")
         element = llvm_type(tile.element(argument))
-        at.places[argument] = Place(parameter, element, GLOBAL, align, elements_of(argument), constant)
+        at.places[argument] = Place(parameter, element, GLOBAL, each.align, elements_of(argument), constant)

@@ -10,12 +10,24 @@ from xdsl.ir import Block, SSAValue
 
 from tilewright.codegen.gpu.control import block_of, entry_name, grid_of
 from tilewright.codegen.host_program import Buffer, HostProgram, Kernel, Launch, TensorMap
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
+from tilewright.kernel.hopper.simt_launches import waits
 from tilewright.kernel.simt import element_bytes
 
 MOST_LAUNCHES = 1 << 16  # of a module, each trip of its loops counted
 ARGUMENT_ALIGN = 16  # of an argument of a kernel that no launch of the module names
+
+
+@dataclass(frozen=True)
+class Given:
+    """What an argument of a kernel is in all of its launches: memory at a multiple of `align` bytes, perhaps constants
+    of the module, which no kernel writes.
+    """
+
+    align: int
+    constant: bool = False
 
 
 def launches_of(program: ModuleOp) -> tuple[Launch, ...]:
@@ -60,13 +72,13 @@ def launches_of(program: ModuleOp) -> tuple[Launch, ...]:
 def host_program(
     program: ModuleOp,
     lanes: int,
-    emit: Callable[[tile.FuncOp, Sequence[int]], int],
+    emit: Callable[[tile.FuncOp, Sequence[Given]], int],
     maps: Callable[[tile.FuncOp], tuple[TensorMap, ...]] = lambda func: (),
 ) -> HostProgram:
     """Emit every kernel of a module, and give how they are launched.
 
-    `emit` takes a kernel and the bytes that its arguments are multiples of, and gives its bytes of shared memory;
-    `maps` gives the tensor maps that a kernel takes. Raises InvalidProgram where two kernels have one name in the code.
+    `emit` takes a kernel and what its launches give for its arguments, and returns its bytes of shared memory; `maps`
+    gives the tensor maps that a kernel takes. Raises InvalidProgram where two kernels have one name in the code.
     """
     launches, kernels = launches_of(program), []
     functions = [op for op in program.body.block.ops if isinstance(op, tile.FuncOp)]
@@ -74,9 +86,9 @@ def host_program(
     if len(set(entries)) < len(entries):
         raise InvalidProgram(f"kernels share a name in machine code: {', '.join(sorted(entries))}")
     for func in functions:
-        shared_bytes, block = emit(func, alignments(func, launches)), block_of(func, lanes)
+        shared_bytes, block = emit(func, given_to(func, launches)), block_of(func, lanes)
         name = func.sym_name.data
-        kernels.append(Kernel(name, entry_name(func), grid_of(func), block, shared_bytes, maps(func)))
+        kernels.append(Kernel(name, entry_name(func), grid_of(func), block, shared_bytes, maps(func), waits(func)))
     main = next((op for op in program.body.block.ops if isinstance(op, tile.MainOp)), None)
     return HostProgram(
         constants_bytes=0 if main is None else int(main.constants_bytes.value.data),
@@ -86,13 +98,15 @@ def host_program(
     )
 
 
-def alignments(func: tile.FuncOp, launches: tuple[Launch, ...]) -> list[int]:
-    """Bytes that every argument of a kernel is a multiple of, in all of its launches."""
+def given_to(func: tile.FuncOp, launches: tuple[Launch, ...]) -> list[Given]:
+    """What all launches of a kernel give, by argument."""
     mine = [launch for launch in launches if launch.kernel == func.sym_name.data]
-    count = len(func.body.block.args)
     if not mine:
-        return [ARGUMENT_ALIGN] * count
-    return [min(launch.operands[number].align for launch in mine) for number in range(count)]
+        return [Given(ARGUMENT_ALIGN)] * len(func.body.block.args)
+    return [
+        Given(min(each.align for each in buffers), all(each.space == "constant" for each in buffers))
+        for buffers in zip(*(launch.operands for launch in mine), strict=True)
+    ]
 
 
 def _bytes(view: SSAValue) -> int:

@@ -12,6 +12,7 @@ from xdsl.ir import Operation
 
 from tilewright.codegen.gpu.control import SHARED_ALIGN, block_of, index_type
 from tilewright.codegen.gpu.entry import declared, emit_body
+from tilewright.codegen.gpu.launches import Given
 from tilewright.codegen.gpu.memory import gather, load, store
 from tilewright.codegen.nvptx import atomics, memory, mma, tensor_copies, warpgroup
 from tilewright.codegen.nvptx import simt as threads
@@ -22,27 +23,27 @@ from tilewright.kernel import dialect as tile
 from tilewright.kernel import simt
 from tilewright.kernel.attributes import blocks_of, registers_of
 from tilewright.kernel.block_limits import check_threads
-from tilewright.kernel.hopper import simt_async, simt_warpgroup
+from tilewright.kernel.hopper import simt_async, simt_launches, simt_warpgroup
 
 SHARED_NAME = "shared"
 
 
-def emit_kernel(module: ir.Module, target: Target, func: tile.FuncOp, aligns: Sequence[int], needs: Needs) -> int:
-    """Add a kernel to a module; `aligns` are bytes that its arguments are multiples of. Returns its shared bytes."""
+def emit_kernel(module: ir.Module, target: Target, func: tile.FuncOp, given: Sequence[Given], needs: Needs) -> int:
+    """Add a kernel to a module; `given` are what launches give for its arguments. Returns its shared bytes."""
     block = block_of(func, threads.LANES)
     check_threads(func, block, target.facts)
     maps = tensor_copies.maps_of(func)
-    given = [ir.PointerType(addrspace=SPACES[GLOBAL])] * len(func.body.block.args) + [ir.PointerType()] * len(maps)
+    parameters = [ir.PointerType(addrspace=SPACES[GLOBAL])] * len(func.body.block.args) + [ir.PointerType()] * len(maps)
     limits = {"nvvm.reqntid": ",".join(map(str, block))}
     if func.blocks > 1:
         limits["nvvm.cluster_dim"] = f"{func.blocks},1,1"
     asked = {"nvvm.maxnreg": registers_of(func), "nvvm.minctasm": blocks_of(func)}
     limits |= {name: str(count) for name, count in asked.items() if count is not None}
-    function = declared(module, func, given, "ptx_kernel", limits)
+    function = declared(module, func, parameters, "ptx_kernel", limits)
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     at = Emission(builder, target, func, index_type(func), HANDLERS, needs=needs)
     at.maps = dict(zip(maps, tensor_copies.parameters(function, len(maps)), strict=True))
-    return emit_body(at, function, aligns, "llvm.nvvm.read.ptx.sreg.ctaid", partial(_shared_array, module))
+    return emit_body(at, function, given, "llvm.nvvm.read.ptx.sreg.ctaid", partial(_shared_array, module))
 
 
 def _shared_array(module: ir.Module, count: int) -> ir.Value:
@@ -64,6 +65,8 @@ HANDLERS: dict[type[Operation], Callable[[Emission, Any], None]] = {
     simt.ThreadIdOp: threads.thread_id,
     simt.BarrierOp: threads.barrier,
     simt.ClusterBarrierOp: threads.cluster_barrier,
+    simt_launches.LaunchDependentsOp: threads.launch_dependents,
+    simt_launches.WaitForLaunchesOp: threads.wait_for_launches,
     simt.ShuffleOp: threads.shuffle,
     simt.AsyncCopyOp: threads.async_copy,
     simt.CommitOp: threads.commit,

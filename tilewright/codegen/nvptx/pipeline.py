@@ -60,7 +60,7 @@ def llvm_text(program: ModuleOp) -> str:
 def _emitted(program: ModuleOp, target: Target) -> tuple[ir.Module, HostProgram, Needs]:
     module, needs = ir.Module("tilewright"), Needs()
     module.triple = target.triple
-    host = host_program(program, LANES, lambda func, aligns: emit_kernel(module, target, func, aligns, needs), maps_of)
+    host = host_program(program, LANES, lambda func, given: emit_kernel(module, target, func, given, needs), maps_of)
     return module, host, needs
 
 

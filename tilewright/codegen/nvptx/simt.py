@@ -14,12 +14,13 @@ from tilewright.codegen.nvptx.emission import I32, Emission, from_words, resized
 from tilewright.codegen.nvptx.memory import read, write
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import simt
-from tilewright.kernel.hopper import simt_async
+from tilewright.kernel.hopper import simt_async, simt_launches
 from tilewright.kernel.passes.common.effects import PURE
 
 LANES = 32
 COPIES_SINCE = 80  # compute capability, times ten
 CLUSTERS_SINCE = (90, 78)  # compute capability and PTX version, both times ten
+DEPENDENT_LAUNCHES_SINCE = (90, 78)
 _DIRECT = {"xor": ("bfly", 31), "up": ("up", 0), "down": ("down", 31), "index": ("idx", 31)}
 
 
@@ -53,6 +54,20 @@ def cluster_barrier(at: Emission, op: simt.ClusterBarrierOp) -> None:
     at.require("a cluster of blocks", *CLUSTERS_SINCE)
     at.asm("barrier.cluster.arrive.aligned;", ir.VoidType(), "", [], "together")
     at.asm("barrier.cluster.wait.aligned;", ir.VoidType(), "", [], "together")
+
+
+def launch_dependents(at: Emission, op: simt_launches.LaunchDependentsOp) -> None:
+    _grid_control(at, "launch_dependents")
+
+
+def wait_for_launches(at: Emission, op: simt_launches.WaitForLaunchesOp) -> None:
+    _grid_control(at, "wait")
+
+
+def _grid_control(at: Emission, action: str) -> None:
+    """Convergent assembly that touches memory: LLVM neither moves an access across it, nor itself into a branch."""
+    at.require("a dependent launch", *DEPENDENT_LAUNCHES_SINCE)
+    at.asm(f"griddepcontrol.{action};", ir.VoidType(), "", [], "together")
 
 
 def shuffle(at: Emission, op: simt.ShuffleOp) -> None:

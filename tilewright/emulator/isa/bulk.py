@@ -320,6 +320,8 @@ def _issue_store(
     _, good_end = shared.place(one, place + length - 16, 16, "copies from", stays=False)
     if good is not None or good_end is not None:
         return
+    if inside.any():
+        state.memory.check_waited(one, addresses[inside][:1], "writes")
     start, position = int(starts[0]), int(lanes.positions()[number])
     cells = shared.cells(starts, length)
     shared.check_async_read(one, 0, position, cells[0], "the copy")

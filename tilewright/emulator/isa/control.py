@@ -169,7 +169,21 @@ def _registers_at_first(linked: Linked) -> int | None:
     return -(-first // 8) * 8
 
 
-@instruction("nanosleep", "pmevent", "griddepcontrol")
+@instruction("griddepcontrol")
+def grid_control(decoder: Decoder) -> Built:
+    """What kernels that may overlap say to each other."""
+    action = decoder.one_of("launch_dependents", "wait")
+    decoder.count(0)
+    return Built(_wait_for_kernels if action == "wait" else lambda lanes: None, GROUP)
+
+
+def _wait_for_kernels(lanes: Lanes) -> None:
+    dependent = lanes.state.dependent
+    assert dependent is not None, "the kernel has the instruction"
+    dependent.wait(lanes)
+
+
+@instruction("nanosleep", "pmevent")
 def no_effect(decoder: Decoder) -> Built:
     """Time of the machine: nothing that results depend on."""
     decoder.modifiers.clear()

@@ -164,6 +164,55 @@ def test_blocks_write_what_others_load_as_constant() -> None:
     assert kinds(execute(body, *buffers(), threads=64, blocks=10)) == ["not-constant"]
 
 
+WAIT = "griddepcontrol.wait;"
+
+
+@pytest.mark.parametrize(
+    ("access", "verb"),
+    [("ld.global.u32 %r5, [%rd2];", "reads"), ("ld.u32 %r5, [%rd2];", "reads"),
+     ("st.global.u32 [%rd3], %r0;", "writes"), ("red.global.add.u32 [%rd3], 1;", "changes"),
+     ("cp.async.ca.shared.global [%r3], [%rd2], 4;", "reads")],
+)  # fmt: skip
+def test_global_memory_is_touched_behind_the_wait_for_other_kernels(access: str, verb: str) -> None:
+    behind = "griddepcontrol.launch_dependents; cp.async.wait_all;"
+    for early in (True, False):
+        body = f"{access} {WAIT} {behind}" if early else f"{WAIT} {access} {behind}"
+        result = execute(f"{MINE} {body}", *buffers(), threads=64, before=SHARED, target="sm_90")
+        assert kinds(result) == (["too-early"] if early else [])
+        for each in result.diagnostics:
+            assert each.message.startswith(f"{verb} byte 0 of p{0 if verb == 'reads' else 1}, which has 256, before")
+            assert (each.space, each.times) == ("global", 64)
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_bulk_store_is_started_behind_the_wait_for_other_kernels(early: bool) -> None:
+    """It writes when its group is waited for, here behind the wait for kernels either way."""
+    start = "@%p1 cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r2], 256;"
+    end = "@%p1 cp.async.bulk.commit_group; @%p1 cp.async.bulk.wait_group 0;"
+    body = f"""{MINE} st.shared.u32 [%r3], %r0; fence.proxy.async; bar.sync 0; setp.eq.u32 %p1, %r0, 0;
+    {f"{start} {WAIT}" if early else f"{WAIT} {start}"} {end}"""
+    got, arrays = run64(body, target="sm_90")
+    assert got == (["too-early"] if early else [])
+    assert arrays[1].tolist() == list(range(64))
+
+
+def test_half_of_the_threads_wait_too_late() -> None:
+    body = f"""setp.lt.u32 %p1, %r0, 32; @%p1 bra LATE; {WAIT} LATE: st.global.u32 [%rd3], %r0; {WAIT}
+    st.global.u32 [%rd3], %r0;"""
+    (diagnostic,) = execute(body, *buffers(), threads=64, target="sm_90").diagnostics
+    assert (diagnostic.kind, diagnostic.thread, diagnostic.times) == ("too-early", (0, 0, 0), 32)
+
+
+def test_what_other_kernels_do_not_write_may_be_read_before_the_wait() -> None:
+    """Parameters, constants and memory of the block; and whatever it is in kernels that do not wait."""
+    before = f"{SHARED} .const .align 4 .b32 c = 7;"
+    body = f"""{MINE} st.shared.u32 [%r3], %r0; ld.const.u32 %r5, [c]; ld.param.u64 %rd5, [p0]; {WAIT}
+    st.global.u32 [%rd3], %r5;"""
+    assert not execute(body, *buffers(), threads=64, before=before, target="sm_90").diagnostics
+    body = "st.global.u32 [%rd3], %r0; griddepcontrol.launch_dependents;"
+    assert not execute(body, *buffers(), threads=64, target="sm_90").diagnostics
+
+
 def test_atomics_do_not_race_with_each_other() -> None:
     body = """mov.u32 %r2, s; setp.eq.u32 %p1, %r0, 0; mov.u32 %r5, 0; @%p1 st.shared.u32 [%r2], %r5; bar.sync 0;
     atom.shared.add.u32 %r6, [%r2], 1; bar.sync 0; ld.shared.u32 %r7, [%r2]; st.global.u32 [%rd3], %r7;"""

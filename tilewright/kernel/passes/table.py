@@ -43,6 +43,7 @@ from tilewright.kernel.passes.gpu.split_k import SplitKPass
 from tilewright.kernel.passes.gpu.swizzle_blocks import SwizzleBlocksPass
 from tilewright.kernel.passes.gpu.tf32x3 import Tf32x3Pass
 from tilewright.kernel.passes.hopper.multicast import MulticastPass
+from tilewright.kernel.passes.hopper.overlap_launches import OverlapLaunchesPass
 from tilewright.kernel.passes.hopper.persistent import PersistentPass
 from tilewright.kernel.passes.hopper.pipeline_chains import PipelineChainsPass
 from tilewright.kernel.passes.hopper.pipeline_tensor_copies import PipelineTensorCopiesPass
@@ -88,7 +89,8 @@ PHASES = (
         CsePass(),
         DcePass(),
         AllocateSharedPass(),
-        BarriersPass(),  # last: places of shared memory decide what must be ordered
+        BarriersPass(),  # places of shared memory decide what must be ordered
+        OverlapLaunchesPass(),
     )),
 )  # fmt: skip
 """The passes of GPUs. Those that are not required are optimisations: switching one off needs no other one off."""

@@ -28,6 +28,7 @@ _ELEMENTS = {
 MAP_BYTES = 128
 _MAP_ALIGN = 128  # of a map: 64 by the text of cuda.h, 128 by its type since CUDA 13
 _MAPS_SINCE, _TIMES_SINCE = 12000, 2000  # the version of the driver, in its own way
+_OVERLAP_SINCE = 12030  # recorded launches keep what they say of the kernel before them
 _WORDS, _HALF_WORDS = ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_uint32)
 _ENCODE = ctypes.CFUNCTYPE(  # cuTensorMapEncodeTiled of cuda.h
     ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p, _WORDS, _WORDS, _HALF_WORDS,
@@ -38,13 +39,19 @@ _ELAPSED = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_float), ctypes
 
 @dataclass
 class _Prepared:
-    """The words that `cuLaunchKernel` takes, and what they point to."""
+    """The words that `cuLaunchKernel` takes, and what they point to.
+
+    `config` is what `cuLaunchKernelEx` takes in place of the words, for `stream`: the kernel may start before those
+    before it end.
+    """
 
     function: Any
     words: tuple[int, ...]  # grid, block, bytes of shared memory
     pointers: int
     alive: tuple[Any, ...]
     maps: tuple[EncodedMap, ...]
+    config: Any = None
+    stream: int = 0
 
 
 class CudaDriver:
@@ -72,6 +79,7 @@ class CudaDriver:
             raise DeviceError(f"no GPU can be used: {error}", where="device", help=help_) from error
         kinds = driver.CUdevice_attribute
         self._alone = count == 1
+        self._overlaps = int(self._call(driver.cuDriverGetVersion)) >= _OVERLAP_SINCE
         self.cache_bytes = int(self._call(driver.cuDeviceGetAttribute, kinds.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, device))
         name = self._call(driver.cuDeviceGetName, 256, device)
         self.name = name.split(b"\0")[0].decode()
@@ -134,7 +142,19 @@ class CudaDriver:
         words = [argument.word if isinstance(argument, Slot) else next(encoded).place for argument in arguments]
         pointers = (ctypes.c_void_p * max(1, len(words)))(*map(ctypes.addressof, words))
         shape = (*kernel.grid, *kernel.block, kernel.shared_bytes)
-        return _Prepared(function, shape, ctypes.addressof(pointers), (pointers, *words), maps)
+        config = self._overlapping(shape) if kernel.waits and self._overlaps else None
+        return _Prepared(function, shape, ctypes.addressof(pointers), (pointers, *words), maps, config)
+
+    def _overlapping(self, shape: tuple[int, ...]) -> Any:
+        """What `cuLaunchKernelEx` takes for a kernel that waits itself for those before it, in the default stream."""
+        config, attribute = self._api.CUlaunchConfig(), self._api.CUlaunchAttribute()
+        config.gridDimX, config.gridDimY, config.gridDimZ = shape[:3]
+        config.blockDimX, config.blockDimY, config.blockDimZ = shape[3:6]
+        config.sharedMemBytes, config.hStream = shape[6], 0
+        attribute.id = self._api.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        attribute.value.programmaticStreamSerializationAllowed = 1
+        config.attrs, config.numAttrs = [attribute], 1
+        return config
 
     def resources(self, library: Any, kernel: Kernel) -> Resources:
         kinds = self._api.CUfunction_attribute
@@ -153,8 +173,13 @@ class CudaDriver:
         self._enter()
         for each in prepared.maps:
             each.encode()
-        api = self._api
-        (status,) = api.cuLaunchKernel(prepared.function, *prepared.words, stream, prepared.pointers, 0)
+        api, config = self._api, prepared.config
+        if config is None:
+            (status,) = api.cuLaunchKernel(prepared.function, *prepared.words, stream, prepared.pointers, 0)
+        else:
+            if stream != prepared.stream:  # setting it takes a quarter of a microsecond
+                config.hStream = prepared.stream = stream
+            (status,) = api.cuLaunchKernelEx(config, prepared.function, prepared.pointers, 0)
         if status:
             raise self._fault(status)
 

@@ -46,20 +46,22 @@ READS: frozenset[str] = frozenset(
 only where they surely would have."""
 
 _WAITS = frozenset({"simt.barrier", "simt.cluster_barrier", "simt.wait", "simt.mbarrier_wait"})
+_WAIT_FOR_LAUNCHES = "simt.wait_for_launches"
 
 
 class Writes:
     """The views that operations of a kernel write, as one thread sees it.
 
     Barriers and waits show what other threads and asynchronous copies wrote: they count as writes to every view that
-    is written in the kernel at all, but for the memory of one thread. Shared views that have a place may lie over each
-    other, and count as one.
+    is written in the kernel at all, but for the memory of one thread. A wait for other kernels shows what these wrote:
+    it counts as a write to every argument. Shared views that have a place may lie over each other, and count as one.
     """
 
     def __init__(self, kernel: FuncOp) -> None:
         self.inside: dict[Operation, set[SSAValue]] = {}
         self.shown: frozenset[SSAValue] = frozenset()
         self.placed: frozenset[SSAValue] = frozenset()
+        self.arguments: tuple[SSAValue, ...] = kernel.body.block.args
         if kernel.block:
             ops = operations(kernel.body)
             shared = (op for op in ops if op.name == "simt.shared" and "offset" in op.properties)
@@ -75,6 +77,8 @@ class Writes:
     def of_one(self, op: Operation) -> Collection[SSAValue]:
         if op.name in _WAITS:
             return self.shown
+        if op.name == _WAIT_FOR_LAUNCHES:
+            return self.arguments
         view = written_view(op)
         if view is None:
             return ()

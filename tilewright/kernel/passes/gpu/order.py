@@ -24,6 +24,7 @@ from tilewright.kernel.dialect import (
     operations,
     written_view,
 )
+from tilewright.kernel.hopper.simt_launches import LaunchDependentsOp, WaitForLaunchesOp
 from tilewright.kernel.passes.common.effects import PURE
 from tilewright.kernel.passes.common.rules.control import trips
 from tilewright.kernel.simt import (
@@ -48,9 +49,9 @@ which others see behind a barrier. What comes before the wait is ordered with th
 Course = list[Stretch | BarrierOp]
 
 _KNOWN = frozenset((
-    AllocOp, AsyncCopyOp, AtomicOp, BarrierOp, CommitOp, GatherOp, LoadFragmentOp, LoadMatrixOp, LoadOp, MmaOp,
-    PrefetchOp, ReturnOp, SharedOp, ShuffleOp, StoreFragmentOp, StoreMatrixOp, StoreOp, WaitOp, scf.ForOp, scf.IfOp,
-    scf.YieldOp,
+    AllocOp, AsyncCopyOp, AtomicOp, BarrierOp, CommitOp, GatherOp, LaunchDependentsOp, LoadFragmentOp, LoadMatrixOp,
+    LoadOp, MmaOp, PrefetchOp, ReturnOp, SharedOp, ShuffleOp, StoreFragmentOp, StoreMatrixOp, StoreOp,
+    WaitForLaunchesOp, WaitOp, scf.ForOp, scf.IfOp, scf.YieldOp,
 ))  # fmt: skip
 _TRIPS = 3
 _UNSURE = 3  # loops that may have no trip, of which every combination is a course

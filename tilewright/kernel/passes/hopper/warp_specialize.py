@@ -15,6 +15,7 @@ from tilewright.kernel.attributes import BLOCKS, blocks_of, registers_of
 from tilewright.kernel.dialect import INDEX, CompareOp, FuncOp, GatherOp, LoadOp, ReturnOp, operations, written_view
 from tilewright.kernel.facts import facts_of
 from tilewright.kernel.hopper.simt_async import FenceOp, MbarrierInitOp, TensorLoadOp
+from tilewright.kernel.hopper.simt_launches import LaunchDependentsOp, WaitForLaunchesOp
 from tilewright.kernel.hopper.simt_warpgroup import WARPS, ElectOp, RegistersOp, WarpIdOp
 from tilewright.kernel.passes.common.effects import PURE
 from tilewright.kernel.rewrite import erase, insert_before
@@ -86,7 +87,8 @@ def _for_all(op: Operation, written: set[SSAValue]) -> bool:
 
 
 _FOR_ALL = (
-    ThreadIdOp, WarpIdOp, SharedOp, BarrierOp, ClusterBarrierOp, LoadOp, GatherOp, MbarrierInitOp, FenceOp, scf.YieldOp
+    ThreadIdOp, WarpIdOp, SharedOp, BarrierOp, ClusterBarrierOp, LoadOp, GatherOp, MbarrierInitOp, FenceOp, scf.YieldOp,
+    LaunchDependentsOp, WaitForLaunchesOp,
 )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ static const struct { const char *name; void *function; } calls[] = {
     {"cuStreamCreate", handle}, {"cuStreamDestroy", nothing}, {"cuStreamIsCapturing", capturing},
     {"cuStreamSynchronize", nothing}, {"cuThreadExchangeStreamCaptureMode", nothing},
     {"cuGetErrorName", text}, {"cuGetErrorString", text}, {"cuLaunchKernel", launch},
+    {"cuLaunchKernelEx", launch},
 };
 
 int cuGetProcAddress_v2(const char *wanted, void **found, int version, unsigned long long flags, int *status) {

@@ -55,6 +55,8 @@ MAP_MARK = b"tensor map"  # what the bytes of a tensor map begin with; its numbe
 MOST_SHARED, FREE_SHARED = 227 << 10, 48 << 10
 ERROR_LOG, INFO_LOG, LOGS = 5, 3, {3, 4, 5, 6}  # CUjit_option: a buffer, and its size behind it
 MOST_SHARED_ATTRIBUTE = 8
+OVERLAP_ATTRIBUTE = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+VERSION = 12040  # of the driver
 ATTRIBUTES = {38: 1 << 16}  # of the device: bytes of the last level
 # CUtensorMapDataType: name and bytes
 ELEMENTS = (
@@ -65,7 +67,8 @@ SPANS = (0, 32, 64, 128)  # CUtensorMapSwizzle
 _INT, _UINT, _PLACE, _WORD, _BYTE = ctypes.c_int, ctypes.c_uint, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_ubyte
 _TABLE: dict[str, tuple[tuple[Any, ...], Callable[..., None]]] = {}
 _ANYWHERE = {
-    "cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName", "cuDeviceGetAttribute", "cuDevicePrimaryCtxRetain",
+    "cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName", "cuDeviceGetAttribute",
+    "cuDevicePrimaryCtxRetain",
     "cuCtxSetCurrent", "cuGetErrorName", "cuGetErrorString", "cuGetProcAddress", "cuTensorMapEncodeTiled",
     "cuThreadExchangeStreamCaptureMode", "cuEventDestroy",
 }  # fmt: skip
@@ -90,6 +93,8 @@ class State:
     graphs: dict[int, list[Callable[[], None]]] = field(default_factory=dict)
     events: dict[int, float] = field(default_factory=dict)
     maps: dict[int, tuple[int, emulator.TensorMap]] = field(default_factory=dict)  # by number: address, the rest
+    version: int = VERSION
+    overlapping: int = 0  # launches that may begin before the kernel before them ends
     alive: list[Any] = field(default_factory=list)
 
     def enqueue(self, stream: int, work: Callable[[], None]) -> None:
@@ -168,6 +173,11 @@ def unsafe() -> None:
 @_of_library(_UINT)
 def cuInit(flags: int) -> None:
     require(flags == 0)
+
+
+@_of_library(_PLACE)
+def cuDriverGetVersion(version: int) -> None:
+    put(version, _INT, STATE.version)
 
 
 @_of_library(_PLACE)
@@ -309,8 +319,40 @@ def cuFuncGetAttribute(found: int, attribute: int, function: int) -> None:
     put(found, _INT, attribute)
 
 
+class _Config(ctypes.Structure):  # CUlaunchConfig
+    _fields_ = (
+        *((name, _UINT) for name in ("gx", "gy", "gz", "x", "y", "z", "shared")),
+        ("stream", _WORD), ("attributes", _WORD), ("count", _UINT),
+    )  # fmt: skip
+
+
+class _Attribute(ctypes.Structure):  # CUlaunchAttribute; its value is a union
+    _fields_ = (("id", _INT), ("pad", _INT), ("value", _INT), ("rest", _BYTE * 60))
+
+
+@_of_library(_PLACE, _WORD, _PLACE, _PLACE)
+def cuLaunchKernelEx(config: int, function: int, places: int, extra: int) -> None:
+    """Only of kernels that wait themselves for those before them, which the one attribute says."""
+    given = _Config.from_address(config)
+    attributes = (_Attribute * given.count).from_address(given.attributes)
+    require([(each.id, each.value) for each in attributes] == [(OVERLAP_ATTRIBUTE, 1)])
+    handle, name = STATE.functions[function]
+    require(_waits(STATE.modules[handle], name))
+    STATE.overlapping += 1
+    words = (getattr(given, field) for field, _ in _Config._fields_[:8])
+    _launch(function, *words, places, extra)
+
+
 @_of_library(_WORD, *[_UINT] * 7, _WORD, _PLACE, _PLACE)
 def cuLaunchKernel(function: int, *given: Any) -> None:
+    _launch(function, *given)
+
+
+def _waits(module: emulator.Module, name: str) -> bool:
+    return any(node.parts == ("griddepcontrol", "wait") for node, _ in link(module, name).instructions)
+
+
+def _launch(function: int, *given: Any) -> None:
     (gx, gy, gz, *block), (shared, stream, places, extra) = given[:6], given[6:]
     handle, name = STATE.functions[function]
     require(not extra and 0 < gx < 1 << 31 and 0 < gy < 1 << 16 and 0 < gz < 1 << 16)

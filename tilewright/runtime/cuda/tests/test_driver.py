@@ -53,9 +53,11 @@ def test_other_names_are_refused(name: str) -> None:
 class Api(ModuleType):
     """A driver that notes what it is asked; `fails` has the status of calls that fail."""
 
-    def __init__(self, fails: dict[str, int] | None = None, devices: int = 1) -> None:
+    def __init__(self, fails: dict[str, int] | None = None, devices: int = 1, version: int = 12030) -> None:
         super().__init__("cuda.bindings.driver")
-        self.devices = devices
+        self.devices, self.version = devices, version
+        self.CUlaunchConfig = SimpleNamespace
+        self.CUlaunchAttribute = lambda: SimpleNamespace(value=SimpleNamespace())
         self.calls: list[tuple[Any, ...]] = []
         self.fails = fails or {}
         self.own: dict[bytes, Any] = {
@@ -72,7 +74,8 @@ class Api(ModuleType):
         values: dict[str, Sequence[Any]] = {
             "cuDeviceGetCount": [self.devices], "cuDeviceGetName": [b"A GPU\0\0"], "cuDeviceGetAttribute": [1 << 20],
             "cuGetErrorName": [b"CUDA_ERROR_ILLEGAL_ADDRESS"], "cuGetErrorString": [b"an illegal memory access"],
-            "cuGetProcAddress": [0, 0], "cuLaunchKernel": [],
+            "cuGetProcAddress": [0, 0], "cuLaunchKernel": [], "cuLaunchKernelEx": [],
+            "cuDriverGetVersion": [self.version],
             "cuCtxSetCurrent": [], "cuFuncSetAttribute": [], "cuInit": [],
         }  # fmt: skip
 
@@ -147,6 +150,40 @@ def test_launches_pass_words_that_were_prepared(monkeypatch: pytest.MonkeyPatch)
     assert (function, words, extra) == (7, [2, 3, 4, 32, 2, 1, 96 << 10, 5], 0)
     places = ctypes.cast(pointers, ctypes.POINTER(ctypes.c_void_p))[:2]
     assert [ctypes.c_uint64.from_address(place).value for place in places] == [0x1000, 0x3000]
+
+
+@pytest.mark.parametrize(("waits", "version"), [(True, 12030), (True, 13000), (True, 12020), (False, 13000)])
+def test_kernels_that_wait_may_start_early_where_recording_keeps_that(
+    waits: bool, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = Api(version=version)
+    device = opened(monkeypatch, api)
+    slot = Slot("x", 64, 0x1000)
+    kernel = Kernel("k", "k", (2, 3, 4), (32, 2, 1), 96 << 10, waits=waits)
+    prepared = device.prepare("library", kernel, [slot])
+    streams = []
+    for stream in (0, 5, 5, 6):
+        device.launch(prepared, stream)
+        streams += [config.hStream for config, *_ in api.named("cuLaunchKernelEx")[-1:]]
+    if not waits or version < 12030:
+        assert api.named("cuLaunchKernelEx") == []
+        assert [each[-3] for each in api.named("cuLaunchKernel")] == [0, 5, 5, 6]
+        return
+    assert api.named("cuLaunchKernel") == []
+    assert streams == [0, 5, 5, 6]
+    config, function, pointers, extra = api.named("cuLaunchKernelEx")[-1]
+    assert (function, extra) == (7, 0)
+    assert (config.gridDimX, config.gridDimY, config.gridDimZ) == (2, 3, 4)
+    assert (config.blockDimX, config.blockDimY, config.blockDimZ) == (32, 2, 1)
+    assert (config.sharedMemBytes, config.numAttrs) == (96 << 10, 1)
+    (attribute,) = config.attrs
+    assert attribute.id == "CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION"
+    assert attribute.value.programmaticStreamSerializationAllowed == 1
+    (place,) = ctypes.cast(pointers, ctypes.POINTER(ctypes.c_void_p))[:1]
+    assert ctypes.c_uint64.from_address(place).value == 0x1000
+    api.fails["cuLaunchKernelEx"] = 700
+    with pytest.raises(DriverFault, match="CUDA_ERROR_ILLEGAL_ADDRESS"):
+        device.launch(prepared, 0)
 
 
 def test_what_the_assembler_warns_of_is_logged(

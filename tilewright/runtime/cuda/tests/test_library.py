@@ -19,6 +19,7 @@ import numpy as np
 from tilewright.runtime.cuda.tests import library, made
 library.install()
 from tilewright.errors import DeviceError
+from tilewright.runtime.cuda.bindings import CudaDriver
 from tilewright.runtime.cuda.devices import open_driver
 from tilewright.runtime.cuda.driver import Resources
 from tilewright.runtime.cuda.module import DeviceModule
@@ -28,7 +29,7 @@ assert (driver.name, driver.cache_bytes) == ("an imitation", 1 << 16)
 module = DeviceModule(made.artifact(), "cuda")
 for number in range(4):  # one by one, recorded, replayed
     assert (module(x + number) == x + number + 2).all()
-assert library.STATE.graphs
+assert library.STATE.graphs and not library.STATE.overlapping
 assert all(each.seconds > 0 for each in module.profile(x, repeats=2))
 assert len(module.samples(x, repeats=3)) == 3
 assert module.resources() == {"add": Resources(4, 3, 1)}  # the numbers of the attributes
@@ -43,12 +44,30 @@ for name, broken, wanted in (
         assert wanted in str(error), (name, str(error))
     else:
         raise AssertionError(name)
+waiting = replace(made.KERNEL, waits=True)
+code = made.ADD.replace(".version 7.0", ".version 7.8").replace("sm_80", "sm_90")
+right = code.replace("ld.global", "griddepcontrol.wait; ld.global", 1)
+early = DeviceModule(made.artifact(code=right, kernel=waiting), "cuda")
+for number in range(4):
+    assert (early(x + number) == x + number + 2).all()
+assert library.STATE.overlapping == 2 * len(made.CHAIN)  # one call by itself, and one that is recorded
+try:
+    DeviceModule(made.artifact(code=code, kernel=waiting, name="never waits"), "cuda")(x)
+except DeviceError as error:
+    assert "CUDA_ERROR_INVALID_VALUE" in str(error)
+else:
+    raise AssertionError("it starts early, and does not wait")
+library.STATE.version, before = 12020, library.STATE.overlapping
+older = CudaDriver()
+library.STATE.version = library.VERSION
+assert (DeviceModule(early.artifact, older)(x) == x + 2).all()
+assert library.STATE.overlapping == before, "older drivers record launches without what they say of others"
 other = DeviceModule(made.artifact(made.CHAIN[:1], name="other"), "cuda")
 other(x)
 stream = driver.new_stream()
 assert driver._api.cuStreamBeginCapture(stream, driver._api.CUstreamCaptureMode(0)) == (0,)
 module._context(stream)  # memory is taken and given back while the caller records
-del module, other
+del module, other, early, older
 assert driver._api.cuStreamEndCapture(stream)[0] == 0
 driver.drop_stream(stream)
 assert not library.STATE.memory, "memory goes with modules"

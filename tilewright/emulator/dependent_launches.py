@@ -1,0 +1,32 @@
+"""Kernels that may start before those before them end: no thread touches global memory before ``griddepcontrol.wait``.
+
+Kernels run one after the other here, so that the instruction waits for nothing. What is before it is looked at only in
+kernels that have it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tilewright.emulator.scalars import Array
+
+if TYPE_CHECKING:
+    from tilewright.emulator.lanes import Lanes
+
+WAIT = "griddepcontrol.wait"
+
+
+class DependentLaunch:
+    """Which of the `threads` of a chunk have waited for the kernels before theirs."""
+
+    def __init__(self, threads: int) -> None:
+        self._waited = np.zeros(threads, np.bool_)
+
+    def wait(self, lanes: Lanes) -> None:
+        self._waited[lanes.index] = True
+
+    def early(self, lanes: Lanes) -> Array:
+        """Which of these threads have not waited."""
+        return np.asarray(~self._waited[lanes.index])
