@@ -3,7 +3,7 @@
     python -m bench.gpu.page                                # writes the page
 
 A file `run-*.json` is what `python -m bench.gpu --out` wrote, `constants-*.json` what `bench.gpu.calibrate` did,
-`networks-*.json` what `bench.gpu.networks` did. A case that several runs have is taken from the last one, by file name.
+`networks-*.json` what `bench.gpu.networks` did. A row that several runs have is taken from the last one, by file name.
 `turns-*.json` has modules that were timed in turns with torch between two runs: seconds as (least, median, most);
 `ablation-*.json` is of `bench.gpu.ablation`. `tiles-*.json` has the times of many tiles of products, for
 `bench.gpu.tile_prices`.
@@ -23,7 +23,7 @@ from bench.gpu import results
 from bench.gpu.contenders import APART, FUSED, ONE_WARP, OURS
 from bench.gpu.networks import results as network_results
 from bench.gpu.results import ratio
-from bench.gpu.runs import Run
+from bench.gpu.runs import Run, stored
 from bench.gpu.tile_prices import Prices, prices, timed
 
 FOLDER = Path(__file__).parent / "results"
@@ -35,6 +35,7 @@ PEAKS = {  # the constant that is the peak of a type
     "f32": "fma_f32",
 }  # fmt: skip
 BOUND_BY_MEMORY = ("rows", "elementwise", "copy")
+OUT_OF_TIME = "took longer than"  # begins the note of a row whose share of the time was too short
 CHAIN = "chain"  # the family of two products of which the second reads what the first gives
 Row = dict[str, Any]
 
@@ -51,7 +52,7 @@ def stored_page() -> str:
 
 
 def _load(kind: str) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text()) for path in sorted(FOLDER.glob(f"{kind}-*.json"))]
+    return [json.loads(path.read_text()) for path in stored(FOLDER, kind)]
 
 
 def page(
@@ -85,7 +86,7 @@ def page(
     if ablations:
         lines += ["", "## Where the time of products goes", "", *_ablations(ablations)]
     if turns:
-        lines += ["", "## Products of other sizes", "", *_turns(turns)]
+        lines += ["", "## Other modules", "", *_turns(turns)]
     if networks:
         lines += ["", "## Networks", "", *_networks(networks)]
     lines += ["", "## Constants", "", *_constants(measured)]
@@ -94,15 +95,19 @@ def page(
 
 
 def _cases(runs: Sequence[dict[str, Any]]) -> dict[tuple[str, str, str], dict[str, Row]]:
-    """The rows of every case by contender, those of the last run that has the case."""
+    """The rows of every case by contender, each of the last run that had time for it.
+
+    Ratios are by the times of turns with torch, and so hold between rows of two runs.
+    """
     found: dict[tuple[str, str, str], dict[str, Row]] = {}
     for run in runs:
-        own: dict[tuple[str, str, str], dict[str, Row]] = {}
         for row in run["rows"]:
-            if row["family"] != "check" and row["status"] != "skipped":
-                own.setdefault((row["family"], row["case"], row["dtype"]), {})[row["contender"]] = row
-        found |= {key: rows for key, rows in own.items() if OURS in rows or key[0] == "copy"}
-    return found
+            if row["family"] == "check" or row["status"] == "skipped":
+                continue
+            rows = found.setdefault((row["family"], row["case"], row["dtype"]), {})
+            if row["contender"] not in rows or not row["note"].startswith(OUT_OF_TIME):
+                rows[row["contender"]] = row
+    return {key: rows for key, rows in found.items() if OURS in rows or key[0] == "copy"}
 
 
 def _products(cases: dict[tuple[str, str, str], dict[str, Row]], measured: dict[str, Row]) -> Iterator[str]:

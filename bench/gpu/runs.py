@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -39,6 +40,15 @@ def keeper(out: Path | None, table: Path | None, text: Callable[[Run[Row]], str]
             write_file(table, text(run).encode())
 
     return keep
+
+
+def stored(folder: Path, kind: str) -> list[Path]:
+    """The files of a kind, `run-h200-2.json` before `run-h200-10.json`."""
+
+    def key(path: Path) -> list[tuple[int, str]]:
+        return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", path.name)]
+
+    return sorted(folder.glob(f"{kind}-*.json"), key=key)
 
 
 def _finite(value: Any) -> Any:

@@ -17,6 +17,7 @@ from typing import Any
 
 from bench.gpu.cases import Case, gemm
 from bench.gpu.contenders import TUNED
+from bench.gpu.runs import stored
 from tilewright.compiler.compile import plan_graph
 from tilewright.compiler.planning import ChooseProduct
 from tilewright.instruction.block_tiles import Ranking
@@ -66,7 +67,7 @@ def timed(folder: Path = FOLDER) -> dict[Product, Times]:
     """The tiles of products that were timed; of a tile that several files have, the last one by name."""
     found: dict[Product, Times] = {}
     for kind in ("run", "ablation", "tiles"):
-        for path in sorted(folder.glob(f"{kind}-*.json")):
+        for path in stored(folder, kind):
             for row in json.loads(path.read_text())["rows"]:
                 if row.get("family", "gemm") == "gemm":
                     key = row["case"], row["dtype"], row.get("mma", "auto")

@@ -156,10 +156,11 @@ class DeviceModule(Module):
         return Profile(times, self.manifest, self.threads)
 
     @_visiting
-    def samples(self, *arrays: Any, repeats: int = 20, flush: bool = True) -> list[float]:
-        """Seconds of each of `repeats` whole calls, by events, without copies from and to the host.
+    def samples(self, *arrays: Any, repeats: int = 20, flush: bool = True, calls: int = 1) -> list[float]:
+        """Seconds of a whole call, `repeats` times, by events, without copies from and to the host.
 
-        One call comes first that is not timed. `flush`: before each, the last level of the cache is filled with
+        Each time so many `calls` run, recorded as one graph, so that the host has no part in what is timed. They run
+        once before, which is not timed. `flush`: before each time, the last level of the cache is filled with
         something else.
         """
         inputs = self._inputs(arrays, self._stream)
@@ -167,7 +168,7 @@ class DeviceModule(Module):
         rubbish = _Memory(self.driver, 2 * self.driver.cache_bytes if flush else 0)
         context = self._context(self._stream)
         with context.lock:
-            return context.samples(inputs, outputs, repeats, rubbish)
+            return context.samples(inputs, outputs, repeats, rubbish, calls)
 
     @_visiting
     def resources(self) -> dict[str, Resources | None]:
@@ -368,24 +369,28 @@ class _Context:
         return [driver.seconds(start, end) for start, end in marks]
 
     def samples(
-        self, inputs: Sequence[_Placed], outputs: Sequence[_Placed], repeats: int, rubbish: _Memory
+        self, inputs: Sequence[_Placed], outputs: Sequence[_Placed], repeats: int, rubbish: _Memory, calls: int
     ) -> list[float]:
-        """Seconds of whole calls; `rubbish` is written before each, so that no input is in the cache."""
-        self.run(inputs, outputs)
+        """Seconds of whole calls; `rubbish` is written before each time, so that no input is in the cache."""
+        self._place(inputs, outputs)
         driver, marks = self.driver, []
-        for _ in range(repeats):
-            start, end = driver.new_event(), driver.new_event()
-            try:
+        graph = self._record(calls)
+        try:
+            driver.launch_graph(graph, self.stream)
+            for _ in range(repeats):
+                start, end = driver.new_event(), driver.new_event()
                 if rubbish.bytes:
                     driver.fill(rubbish.address, rubbish.bytes, self.stream)
                 driver.record(start, self.stream)
-                self._enqueue()
+                driver.launch_graph(graph, self.stream)
                 driver.record(end, self.stream)
-            except DriverFault as fault:
-                raise self._fault(fault) from fault
-            marks.append((start, end))
-        self.finish(outputs)
-        return [driver.seconds(start, end) for start, end in marks]
+                marks.append((start, end))
+            self.finish(outputs)
+        except DriverFault as fault:
+            raise self._fault(fault) from fault
+        finally:
+            _quietly(driver, driver.drop_graph, graph)
+        return [driver.seconds(start, end) / calls for start, end in marks]
 
     def _place(self, inputs: Sequence[_Placed], outputs: Sequence[_Placed]) -> bool:
         """Write the addresses of a call into the slots; host inputs are copied first. Whether any array is there."""
@@ -438,17 +443,21 @@ class _Context:
                 self._seen.popitem(last=False)
             return None
         del self._seen[addresses]
-        recording = self.driver.begin_capture()
-        try:
-            self._launch_all(recording)
-        except BaseException:
-            _quietly(self.driver, self.driver.end_capture, recording)
-            raise
-        graph = self.driver.end_capture(recording)
-        self._graphs[addresses] = graph
+        graph = self._graphs[addresses] = self._record()
         while len(self._graphs) > GRAPHS:
             self.driver.drop_graph(self._graphs.popitem(last=False)[1])
         return graph
+
+    def _record(self, calls: int = 1) -> Any:
+        """A graph of so many calls with the addresses that the slots hold."""
+        recording = self.driver.begin_capture()
+        try:
+            for _ in range(calls):
+                self._launch_all(recording)
+        except BaseException:
+            _quietly(self.driver, self.driver.end_capture, recording)
+            raise
+        return self.driver.end_capture(recording)
 
     def _slot(self, operand: Buffer) -> Slot:
         if operand.space in ("input", "output"):
