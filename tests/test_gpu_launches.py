@@ -209,6 +209,15 @@ def test_kernels_say_that_they_wait() -> None:
         assert ("griddepcontrol" in module.artifact.code.decode()) == waits
 
 
+def test_tensor_maps_come_while_a_kernel_waits() -> None:
+    b = GraphBuilder()
+    module = compiled(b.finish([linalg.matmul(b.input("x", (256, 256), "f16"), b.input("w", (256, 256), "f16"))]))
+    (kernel,) = module.artifact.manifest.kernels
+    before, behind = module.artifact.code.decode().split(WAIT)
+    assert before.count("prefetch.tensormap") == len(kernel.tensor_maps) > 0
+    assert "prefetch" not in behind
+
+
 @pytest.mark.parametrize(("rows", "most"), [(1, 1), (132, 1), (133, 2), (300, 3), (400, None)])
 def test_few_blocks_ask_for_so_much_shared_memory_that_no_more_fit(rows: int, most: int | None) -> None:
     """A multiprocessor has 228 KiB, of which each block takes one beside its own."""

@@ -328,7 +328,7 @@ def _artifact(name: str) -> Any:
     assert isinstance(machine, Gpu)
     if family.multiprocessors is not None:
         machine = replace(machine, multiprocessors=family.multiprocessors)
-    return build(b.finish([family.program(b)]), machine, 1, Options(cache=False))
+    return build(b.finish([family.program(b)]), machine, 1, Options(cache=False, cluster=1))
 
 
 def run(name: str, ptx: str, limit: int = MOST_INSTRUCTIONS) -> tuple[list[emulator.Diagnostic], list[Any], int]:

@@ -12,6 +12,7 @@ from tilewright.codegen.gpu import control, threads
 from tilewright.codegen.gpu.elements import known
 from tilewright.codegen.nvptx.emission import I32, Emission, from_words, resized, to_words
 from tilewright.codegen.nvptx.memory import read, write
+from tilewright.codegen.nvptx.tensor_copies import prefetch_maps
 from tilewright.kernel import dialect as tile
 from tilewright.kernel import simt
 from tilewright.kernel.hopper import simt_async, simt_launches
@@ -61,6 +62,8 @@ def launch_dependents(at: Emission, op: simt_launches.LaunchDependentsOp) -> Non
 
 
 def wait_for_launches(at: Emission, op: simt_launches.WaitForLaunchesOp) -> None:
+    """Tensor maps are arguments, and come while the kernel waits."""
+    prefetch_maps(at)
     _grid_control(at, "wait")
 
 

@@ -51,6 +51,16 @@ def parameters(function: ir.Function, count: int) -> list[ir.Value]:
     return made
 
 
+def prefetch_maps(at: Emission) -> None:
+    """Have one thread bring the maps of a kernel, which are arguments, to where the copy engine looks for them."""
+    if not at.maps:
+        return
+    first = at.builder.icmp_unsigned("==", at.call("llvm.nvvm.read.ptx.sreg.tid.x", I32, []), I32(0))
+    for given in at.maps.values():
+        here = at.builder.ptrtoint(given, I64)
+        at.asm("@$1 prefetch.tensormap [$0];", ir.VoidType(), "l,b", [here, first])
+
+
 # Barriers -------------------------------------------------------------------------------------------------------------
 
 

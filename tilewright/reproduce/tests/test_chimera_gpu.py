@@ -20,13 +20,14 @@ def claim(report: gpu.Report, subject: str) -> Claim:
     return next(each for each in report.claims if each.subject == subject)
 
 
-@pytest.fixture
-def timed(monkeypatch: pytest.MonkeyPatch) -> gpu.Report:
-    monkeypatch.setitem(gpu.SIZES, "G1", (1, 64, 64, 64, 64))  # which the emulator runs in a second
-    monkeypatch.setattr(gpu, "opened", lambda _: (open_driver("emulator"), ""))
-    monkeypatch.setattr(gpu, "TURNS", 1)
-    monkeypatch.setattr(gpu, "CALLS", 1)
-    return gpu.report(("G1",))
+@pytest.fixture(scope="module")
+def timed() -> gpu.Report:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(gpu.SIZES, "G1", (1, 64, 64, 64, 64))  # which the emulator runs in a second
+        patch.setattr(gpu, "opened", lambda _: (open_driver("emulator"), ""))
+        for name, few in (("TURNS", 1), ("CALLS", 1), ("CALLS_OF_A_GRAPH", 2)):
+            patch.setattr(gpu, name, few)
+        return gpu.report(("G1",))
 
 
 def test_without_a_device_there_are_predictions_and_open_claims() -> None:
