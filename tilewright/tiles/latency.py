@@ -14,13 +14,14 @@ import numpy as np
 
 from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
-from tilewright.tiles.movement import Boundaries, Point
+from tilewright.tiles.movement import Boundaries
 from tilewright.tiles.rescaling import Rescaled
 from tilewright.tiles.resources import Level, Number, Resources, greatest
 from tilewright.tiles.timeline import steps
 from tilewright.tiles.topology import Topology
 from tilewright.tiles.traffic import Moved, Traffic
 from tilewright.tiles.tree import SIMULTANEOUS, Kind, Leaf, Path, Scope
+from tilewright.tiles.turns import Point
 
 COMPUTE = "compute"  #: the bottleneck of a tree whose units are always busy
 

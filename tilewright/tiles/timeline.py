@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from tilewright.dataclass import dataclass
-from tilewright.tiles.movement import Boundaries, Point, Turn
+from tilewright.tiles.movement import Boundaries
 from tilewright.tiles.resources import Number
 from tilewright.tiles.topology import LoopAt
 from tilewright.tiles.tree import Leaf, Path, Scope, Tile
+from tilewright.tiles.turns import Point, Turn
 
 Array = np.ndarray[Any, Any]
 
