@@ -35,8 +35,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_REPORT] = KernelReport(assemble=config.getoption("--kernels") is not None)
     cases.pytest_configure(config)
-    gc.set_threshold(50_000, 20, 50)  # collections take a tenth of the time of compilations, and there is memory
+    gc.disable()  # until tests run: what is collected before them stays
     config.addinivalue_line("markers", "emulator_only: runs kernels that are wrong on purpose; never on a device")
+
+
+def pytest_collection_finish() -> None:
+    """What is there now stays, so that searches for garbage leave it out.
+
+    They are rare, too: with the usual thresholds they take a tenth of the time of compilations, and there is memory.
+    """
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
