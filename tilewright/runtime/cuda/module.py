@@ -472,7 +472,7 @@ class _Context:
 
     def _error(self, fault: DriverFault, launch: Launch, arguments: Sequence[Argument]) -> DeviceError:
         kernel = self.manifest.kernel(launch.kernel)
-        how = f"grid {kernel.grid}, block {kernel.block}, {kernel.shared_bytes} bytes of shared memory"
+        how = f"grid {kernel.grid}, block {kernel.block}, {kernel.launched_shared_bytes} bytes of shared memory"
         given = ", ".join(map(str, arguments)) or "no arguments"
         message = f"{fault}\n  in kernel {kernel.name} ({how})\n  on {given}"
         return DeviceError(message, where=self.manifest.name, help=_advice(self.driver))
