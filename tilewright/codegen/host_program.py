@@ -72,9 +72,9 @@ class TensorMap(Readable):
 @dataclass(frozen=True)
 class Kernel(Readable):
     """How a kernel of a GPU is launched: `name` in the tile program, `entry` in the code, `tensor_maps` behind its
-    arguments. A block uses `shared_bytes` of dynamic shared memory; a launch asks for `spare_shared_bytes` more, so that
-    fewer blocks fit on a multiprocessor. A kernel that `waits` may start while the kernels before it run: it waits for
-    them itself before it touches global memory.
+    arguments. A block uses `shared_bytes` of dynamic shared memory. A launch asks for `spare_shared_bytes` more, so
+    that fewer blocks fit on a multiprocessor. A kernel that `waits` may start while the kernels before it run: it waits
+    for them itself before it touches global memory.
     """
 
     name: str = required(string)

@@ -92,7 +92,9 @@ def host_program(
         shared_bytes, block = emit(func, given_to(func, launches)), block_of(func, lanes)
         name = func.sym_name.data
         spare = max(0, _least_of_few(most_resident_of(func), facts.shared_bytes) - shared_bytes)
-        kernels.append(Kernel(name, entry_name(func), grid_of(func), block, shared_bytes, maps(func), waits(func), spare))
+        kernels.append(
+            Kernel(name, entry_name(func), grid_of(func), block, shared_bytes, maps(func), waits(func), spare)
+        )
     main = next((op for op in program.body.block.ops if isinstance(op, tile.MainOp)), None)
     return HostProgram(
         constants_bytes=0 if main is None else int(main.constants_bytes.value.data),
