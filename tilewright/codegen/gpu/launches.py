@@ -25,8 +25,10 @@ ARGUMENT_ALIGN = 16  # of an argument of a kernel that no launch of the module n
 
 @dataclass(frozen=True)
 class Given:
-    """What an argument of a kernel is in all of its launches: memory at a multiple of `align` bytes, perhaps constants
-    of the module, which no kernel writes.
+    """What all launches of a kernel have in common for one of its arguments.
+
+    Its address is a multiple of `align` bytes. `constant`: it is memory of the module's constants, which no kernel
+    writes.
     """
 
     align: int
