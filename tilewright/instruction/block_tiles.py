@@ -563,12 +563,13 @@ class Price:
         return sum(side - size / tiles for size, tiles, side, along in sides if along)
 
     def _brought(self, each: Candidate) -> float:
-        """Bytes from L2 for a slice.
+        """Bytes that a block reads from L2 for a slice.
 
-        Where threads copy, a sector for an element that has no neighbours in the tile. Where the copy engine does, rows
-        off the sectors cost all of the lines that they reach, the mean over what they may begin at: on an H200 rows of
-        2000 bytes do, and those of 4000 take no longer than those of 4096. What the blocks of a cluster share, each
-        brings a part of.
+        Where threads copy, an element that has no neighbours in the tile costs a sector. Where the copy engine copies,
+        rows that begin off the sectors cost every line that they reach, in the mean over the multiples of 16 bytes at
+        which they may begin. On an H200, operands with rows of 2000 bytes cost that much, and those with rows of 4000
+        bytes, which is a multiple of a sector, no more than those of 4096. A block of a cluster reads its part of the
+        operand that the cluster shares.
         """
         shape, size, reading = each.shape, self.problem.operand_bytes, self.problem.reading
         if not each.warpgroup:

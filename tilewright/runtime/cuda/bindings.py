@@ -41,8 +41,8 @@ _ELAPSED = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_float), ctypes
 class _Prepared:
     """The words that `cuLaunchKernel` takes, and what they point to.
 
-    `config` is what `cuLaunchKernelEx` takes in place of the words, for `stream`: the kernel may start before those
-    before it end.
+    A kernel that may start before the previous kernels end has a `config`, which `cuLaunchKernelEx` takes in place of
+    the words. `stream` is the stream that `config` names now.
     """
 
     function: Any
