@@ -220,14 +220,37 @@ def test_tensor_maps_come_while_a_kernel_waits() -> None:
 
 @pytest.mark.parametrize(("rows", "most"), [(1, 1), (132, 1), (133, 2), (300, 3), (400, None)])
 def test_few_blocks_ask_for_so_much_shared_memory_that_no_more_fit(rows: int, most: int | None) -> None:
-    """A multiprocessor has 228 KiB, of which each block takes one beside its own."""
+    """A multiprocessor has 228 KiB, of which each block takes one beside its own.
+
+    The kernel itself uses no more than without the pass, which is what the emulator gives it.
+    """
     b = GraphBuilder()
     graph = b.finish([reduce.reduce_sum(b.input("x", (rows, 1024), "f32"), (1,))])
     (kernel,) = compiled(graph).artifact.manifest.kernels
     assert kernel.grid[0] == rows
     (before,) = compiled(graph, ("overlap-launches",)).artifact.manifest.kernels
-    taken = kernel.shared_bytes + 1024
-    assert (228 << 10) // taken == most if most else kernel.shared_bytes == before.shared_bytes < 4096
+    assert kernel.shared_bytes == before.shared_bytes < 4096
+    assert before.spare_shared_bytes == 0
+    taken = kernel.launched_shared_bytes + 1024
+    assert (228 << 10) // taken == most if most else kernel.spare_shared_bytes == 0
+
+
+def test_kernels_with_much_shared_memory_ask_for_no_more() -> None:
+    """What a block of a large tile uses keeps others out already."""
+    b = GraphBuilder()
+    graph = b.finish([linalg.matmul(b.input("x", (1024, 1024), "f16"), b.input("w", (1024, 1024), "f16"))])
+    (kernel,) = compiled(graph, cluster=1).artifact.manifest.kernels
+    assert kernel.shared_bytes > 114 << 10
+    assert kernel.spare_shared_bytes == 0
+
+
+def test_blocks_of_machines_with_less_shared_memory_ask_for_what_there_is() -> None:
+    """A multiprocessor of sm_120a has 100 KiB."""
+    b = GraphBuilder()
+    graph = b.finish([reduce.reduce_sum(b.input("x", (8, 1024), "f32"), (1,))])
+    (kernel,) = compiled(graph, machine="sm_120a").artifact.manifest.kernels
+    assert (100 << 10) // (kernel.launched_shared_bytes + 1024) == 1
+    assert kernel.launched_shared_bytes <= 99 << 10
 
 
 @pytest.mark.parametrize("machine", ["sm_90", "sm_100a", "sm_120a"])

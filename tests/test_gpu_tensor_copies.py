@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -22,11 +21,14 @@ from tilewright import Options
 from tilewright.codegen.nvptx import ptxas
 from tilewright.codegen.nvptx.pipeline import PtxCode, generate
 from tilewright.codegen.nvptx.target import target_for
+from tilewright.compiler.compile import build
+from tilewright.compiler.planning import ChooseProduct
 from tilewright.emulator.isa.warpgroup import operand_addresses
 from tilewright.emulator.tensor_maps import swizzled
 from tilewright.errors import InvalidProgram
 from tilewright.expr.graph import GraphBuilder
 from tilewright.expr.ops import elementwise, linalg
+from tilewright.instruction.block_tiles import Candidate, Ranking
 from tilewright.kernel.hopper.simt_async import (
     FenceOp,
     MbarrierArriveOp,
@@ -48,6 +50,7 @@ from tilewright.layouts.shared import NvmmaShared
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
 from tilewright.runtime import emulated
+from tilewright.runtime.cuda.module import DeviceModule
 
 RNG = np.random.default_rng(0)
 STEPS = ("tensor-copies", "tensor-stores", "persistent", "pipeline-tensor-copies", "pipeline-wgmma", "warp-specialize")
@@ -373,15 +376,18 @@ def test_neither_operand_along_k_stays_with_single_warps() -> None:
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-def test_batches_are_a_dimension_of_boxes(transposed: bool, tmp_path: Path) -> None:
+def test_batches_are_a_dimension_of_boxes(transposed: bool) -> None:
     """Ragged ones too: a box does not reach into the next batch."""
-    few = tmp_path / "few.yaml"  # of so few multiprocessors that blocks are large
-    few.write_text("name: few\nextends: sm_90a\nmultiprocessors: 2\n")
+
+    def boxes(ranking: Ranking, node: str) -> Candidate:
+        return next(each for each in ranking.candidates if each.warpgroup)
+
     b = GraphBuilder()
-    stored = (3, 120, 136) if transposed else (3, 136, 120)
+    stored = (3, 72, 136) if transposed else (3, 136, 72)
     graph = b.finish([linalg.matmul(b.input("x", (3, 136, 136), "f16"), b.input("w", stored, "f16"),
                                     transpose_b=transposed)])  # fmt: skip
-    module = tilewright.compile(graph, machine=few, options=Options(cache=False), device="emulator")
+    artifact = build(graph, resolve("sm_90a"), 1, Options(cache=False), choose=ChooseProduct(tile=boxes))
+    module = DeviceModule(artifact, "emulator")
     assert b"cp.async.bulk.tensor.3d.shared" in module.artifact.code
     assert b"cp.async.bulk.tensor.3d.global" in module.artifact.code
     x, w = (RNG.integers(-2, 3, shape).astype(np.float16) for shape in ((3, 136, 136), stored))

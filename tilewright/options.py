@@ -77,7 +77,7 @@ class Options:
     mma            which matrix instructions products may take: "auto", or on an NVIDIA GPU those of one warp whose
                    fragment layouts are documented ("mma.sync") or those whose fragments only memory knows ("wmma")
     cluster        blocks of an NVIDIA GPU that bring together what all of them read, where a product's operands come by
-                   the copy engine: 1, 2 or 4 (None: what is predicted to take the fewest cycles)
+                   the copy engine: 1, 2 or 4 (None: 1 or 2, whichever is predicted to take fewer cycles)
     search         how mapping and schedule of products are chosen: by "rules", or "joint": ranked by the model, the
                    best timed on this machine, once; the compile cache and the `.twm` keep what was found
     fuse           whether products of which one reads the other run as one kernel, where there is one for them: "auto",
@@ -133,7 +133,7 @@ class Options:
         else:
             _check_choice("fuse", self.fuse, FUSIONS, ", or a file with a suffix")
         known = self.cluster is None or (type(self.cluster) is int and self.cluster in CLUSTER_SIZES)
-        _check("cluster", self.cluster, known, "1, 2 or 4")
+        _check("cluster", self.cluster, known, "1, 2, 4 or None")
         _check("trials", self.trials, _is_number(self.trials, 1, 1 << 30), "a number of 1 or more")
         are_trees = isinstance(self.trees, Mapping) and all(isinstance(name, str) for name in self.trees)
         _check("trees", self.trees, are_trees, "a mapping from names of kernels to their trees")

@@ -72,8 +72,9 @@ class TensorMap(Readable):
 @dataclass(frozen=True)
 class Kernel(Readable):
     """How a kernel of a GPU is launched: `name` in the tile program, `entry` in the code, `tensor_maps` behind its
-    arguments. A block has `shared_bytes` of dynamic shared memory. A kernel that `waits` may start while the kernels
-    before it run: it waits for them itself before it touches global memory.
+    arguments. A block uses `shared_bytes` of dynamic shared memory. A launch asks for `spare_shared_bytes` more, so
+    that fewer blocks fit on a multiprocessor. A kernel that `waits` may start while the kernels before it run: it waits
+    for them itself before it touches global memory.
     """
 
     name: str = required(string)
@@ -83,6 +84,12 @@ class Kernel(Readable):
     shared_bytes: int = required(size)
     tensor_maps: tuple[TensorMap, ...] = optional(several(record(TensorMap)), ())
     waits: bool = optional(flag, False)
+    spare_shared_bytes: int = optional(size, 0)
+
+    @property
+    def launched_shared_bytes(self) -> int:
+        """Bytes of dynamic shared memory that a launch on a device asks for."""
+        return self.shared_bytes + self.spare_shared_bytes
 
 
 @dataclass(frozen=True)

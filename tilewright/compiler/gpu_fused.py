@@ -154,7 +154,8 @@ def _cycles_apart(planning: Planning, parts: Sequence[Group], machine: Gpu) -> f
         assert product is not None, "a group of a product"
         _, decision = block_shape(
             product, machine, input_precision=options.input_precision, intrinsics=options.intrinsics,
-            off=options.disable, result=group.nodes[-1].output.dtype, route=options.mma, known=planning.rankings,
+            off=options.disable, result=group.nodes[-1].output.dtype, route=options.mma, cluster=options.cluster,
+            known=planning.rankings,
         )  # fmt: skip
         total += (decision.cost.cycles or 0.0) if decision.cost is not None else 0.0
     for _ in parts[1:]:

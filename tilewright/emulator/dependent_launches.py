@@ -1,7 +1,7 @@
-"""Kernels that may start before those before them end: no thread touches global memory before ``griddepcontrol.wait``.
+"""Kernels that may start before the previous kernels end: which threads have executed ``griddepcontrol.wait``.
 
-Kernels run one after the other here, so that the instruction waits for nothing. What is before it is looked at only in
-kernels that have it.
+The emulator runs kernels one after the other, so that the instruction waits for nothing. In kernels that have it, an
+access to global memory by a thread that has not executed it is a diagnostic; in other kernels nothing is checked.
 """
 
 from __future__ import annotations

@@ -100,9 +100,12 @@ class BlockProblem:
 
     def tiles(self, shape: BlockShape, record: Intrinsic) -> int:
         """Tiles of the result."""
-        loops = self.reading.loops[is_warpgroup(record)]
-        rows = -(-self.m // shape.m) if loops is None else loops.row_tiles(shape.m)
-        return self.batches * rows * -(-self.n // shape.n)
+        return self.batches * self.row_tiles(shape, is_warpgroup(record)) * -(-self.n // shape.n)
+
+    def row_tiles(self, shape: BlockShape, boxes: bool) -> int:
+        """Tiles along m of one batch, where the copy engine brings boxes or where threads copy."""
+        loops = self.reading.loops[boxes]
+        return -(-self.m // shape.m) if loops is None else loops.row_tiles(shape.m)
 
     def k_tiles(self, shape: BlockShape, record: Intrinsic) -> int:
         """K tiles of a tile of the result."""
@@ -115,21 +118,22 @@ class BlockProblem:
         loops = self.reading.loops[True]
         return loops is None or len(loops.rows) == 1
 
-    def shares(self, shape: BlockShape) -> tuple[bool, bool]:
-        """Of a and b, whether the blocks of a cluster bring it together: that which leaves the fewest bytes to bring.
+    def sharing(self, shape: BlockShape) -> tuple[str, int]:
+        """The operand that the blocks of a cluster bring together, and how many tiles there are along the cluster.
 
-        Blocks that share a are neighbours along n, those that share b along m. Boxes of several loops are not shared.
+        As in the pass `multicast`, blocks that share b are neighbours along m, those that share a along n, and the
+        operand is the one that leaves the fewest bytes to bring. The last cluster may have blocks beyond the last tile.
+        ("", 0) where no operand leaves fewer bytes, and for boxes of several loops, of which no sharing is priced.
         """
+        best, least = ("", 0), float(shape.m + shape.n)
         if shape.cluster == 1 or not self.has_plain_rows:
-            return False, False
-        rows, columns = -(-self.m // shape.m), -(-self.n // shape.n)
-        left = {}
-        for shared, tiles, mine, other in (("a", columns, shape.m, shape.n), ("b", rows, shape.n, shape.m)):
-            beyond = -(-tiles // shape.cluster) * shape.cluster / tiles
-            if tiles >= shape.cluster:
-                left[shared] = (mine / shape.cluster + other) * beyond
-        best = min(left, key=left.__getitem__, default="")
-        return best == "a", best == "b"
+            return best
+        rows, columns = self.row_tiles(shape, boxes=True), -(-self.n // shape.n)
+        for operand, tiles, mine, other in (("b", rows, shape.n, shape.m), ("a", columns, shape.m, shape.n)):
+            left = (mine / shape.cluster + other) * (tiles + -tiles % shape.cluster) / tiles
+            if tiles >= shape.cluster and left < least:
+                best, least = (operand, tiles), left
+        return best
 
     @property
     def operand_bytes(self) -> int:
@@ -308,8 +312,9 @@ def _clustered(best: Candidate, problem: BlockProblem, machine: Gpu, off: frozen
     """A candidate in clusters of blocks, where `multicast` can have them share boxes of an operand."""
     shape = replace(best.shape, cluster=CLUSTER)
     alone = not best.warpgroup or CLUSTERS not in machine.features or "multicast" in off or shape.splits > 1
-    if not alone and any(problem.shares(shape)):
-        yield replace(best, shape=shape)
+    operand, tiles = ("", 0) if alone else problem.sharing(shape)
+    if operand:
+        yield replace(best, shape=shape, blocks=best.blocks // tiles * (tiles + -tiles % CLUSTER))
 
 
 def _stages(shape: BlockShape, record: Intrinsic, problem: BlockProblem, machine: Gpu, trips: int) -> list[int]:
@@ -551,27 +556,31 @@ class Price:
         mma, p = self.problem.mma, self.problem
         if not p.has_plain_rows:
             return 0.0
-        sides = ((p.m, shape.m, not mma.lhs_transposed), (p.n, shape.n, mma.rhs_transposed))
-        return sum(side - size / ceil(size / side) for size, side, along in sides if along)
+        sides = (
+            (p.m, p.row_tiles(shape, boxes=True), shape.m, not mma.lhs_transposed),
+            (p.n, ceil(p.n / shape.n), shape.n, mma.rhs_transposed),
+        )
+        return sum(side - size / tiles for size, tiles, side, along in sides if along)
 
     def _brought(self, each: Candidate) -> float:
-        """Bytes from L2 for a slice.
+        """Bytes that a block reads from L2 for a slice.
 
-        Where threads copy, a sector for an element that has no neighbours in the tile. Where the copy engine does, rows
-        off the sectors cost all of the lines that they reach, the mean over what they may begin at: on an H200 rows of
-        2000 bytes do, and those of 4000 take no longer than those of 4096. What the blocks of a cluster share, each
-        brings a part of.
+        Where threads copy, an element that has no neighbours in the tile costs a sector. Where the copy engine copies,
+        rows that begin off the sectors cost every line that they reach, in the mean over the multiples of 16 bytes at
+        which they may begin. On an H200, operands with rows of 2000 bytes cost that much, and those with rows of 4000
+        bytes, which is a multiple of a sector, no more than those of 4096. A block of a cluster reads its part of the
+        operand that the cluster shares.
         """
         shape, size, reading = each.shape, self.problem.operand_bytes, self.problem.reading
         if not each.warpgroup:
             one, other = (SECTOR_BYTES if scattered else size for scattered in reading.scattered)
             return (shape.m * one + shape.n * other) * shape.k
         beyond = LINE_BYTES - ROW_MULTIPLE
-        operands = zip(self._lines(shape), reading.off_sectors, self.problem.shares(shape), strict=True)
+        shared, _ = self.problem.sharing(shape)
         return sum(
-            rows * (wide + beyond * off) / (shape.cluster if shared else 1)
-            for (rows, wide), off, shared in operands
-        )  # fmt: skip
+            rows * (wide + beyond * off) / (shape.cluster if operand == shared else 1)
+            for operand, (rows, wide), off in zip("ab", self._lines(shape), reading.off_sectors, strict=True)
+        )
 
     def resident(self, each: Candidate) -> int:
         """Blocks that a multiprocessor holds at once; one where blocks stay."""

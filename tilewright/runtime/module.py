@@ -242,11 +242,14 @@ class Module:
             raise InvalidArgument(f"{message} do not fit into the memory", where=manifest.name, help=help) from error
 
 
-def check_repeats(repeats: object) -> None:
-    """Raises InvalidArgument for what is no number of runs, or so large that their times would fill the memory."""
+def check_repeats(repeats: object, name: str = "repeats") -> None:
+    """Raises InvalidArgument for what is no number of runs, or so large that their times would fill the memory.
+
+    `name` is that of the argument.
+    """
     if type(repeats) is not int or not 1 <= repeats <= _MOST_REPEATS:
-        fact, legal = f"repeats is {repeats!r}", f"a number from 1 to {_MOST_REPEATS:,}"
-        raise InvalidArgument(fact, where="repeats", help=legal)
+        fact, legal = f"{name} is {repeats!r}", f"a number from 1 to {_MOST_REPEATS:,}"
+        raise InvalidArgument(fact, where=name, help=legal)
 
 
 class _Context:

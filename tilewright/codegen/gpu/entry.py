@@ -55,12 +55,12 @@ def emit_body(
 
 
 def _place_arguments(at: Emission, function: ir.Function, given: Sequence[Given]) -> None:
-    """Say where the views of a kernel lie: its first parameters, at multiples of as many bytes as launches give.
+    """Place the views of a kernel: its first parameters, aligned as all of its launches align them.
 
-    Those that nothing writes while the kernel runs say so, which lets loads go around coherent caches: the assembler
-    moves such loads across a wait for other kernels. So in a kernel that waits only constants of the module are such.
-    What others write before the wait is not free of aliases either, as LLVM finds out itself that the kernel only
-    reads it.
+    A view is constant where nothing writes it while the kernel runs: loads of it may be ``ld.global.nc``. An assembler
+    moves such loads across the wait for other kernels, which may write views until then. So in a kernel that waits,
+    only constants of the module are constant. Other views that such a kernel only reads are not `noalias` either: from
+    that attribute LLVM itself infers that they are constant.
     """
     written, waiting = written_views(at.func), waits(at.func)
     arguments = at.func.body.block.args

@@ -25,8 +25,10 @@ ARGUMENT_ALIGN = 16  # of an argument of a kernel that no launch of the module n
 
 @dataclass(frozen=True)
 class Given:
-    """What an argument of a kernel is in all of its launches: memory at a multiple of `align` bytes, perhaps constants
-    of the module, which no kernel writes.
+    """What all launches of a kernel have in common for one of its arguments.
+
+    Its address is a multiple of `align` bytes. `constant`: it is memory of the module's constants, which no kernel
+    writes.
     """
 
     align: int
@@ -91,8 +93,10 @@ def host_program(
     for func in functions:
         shared_bytes, block = emit(func, given_to(func, launches)), block_of(func, lanes)
         name = func.sym_name.data
-        shared_bytes = max(shared_bytes, _keeping_out(most_resident_of(func), facts.shared_bytes))
-        kernels.append(Kernel(name, entry_name(func), grid_of(func), block, shared_bytes, maps(func), waits(func)))
+        spare = max(0, _least_of_few(most_resident_of(func), facts.shared_bytes) - shared_bytes)
+        kernels.append(
+            Kernel(name, entry_name(func), grid_of(func), block, shared_bytes, maps(func), waits(func), spare)
+        )
     main = next((op for op in program.body.block.ops if isinstance(op, tile.MainOp)), None)
     return HostProgram(
         constants_bytes=0 if main is None else int(main.constants_bytes.value.data),
@@ -102,9 +106,10 @@ def host_program(
     )
 
 
-def _keeping_out(most: int | None, room: int) -> int:
-    """Bytes with which so many blocks at most fit the shared memory of a multiprocessor, which has `room` for one
-    block alone; each takes `SYSTEM_BYTES` besides.
+def _least_of_few(most: int | None, room: int) -> int:
+    """The least shared memory of a block, in bytes, of which a multiprocessor holds no more than `most` blocks.
+
+    `room` is what a block may have, 0 where that is not known. Every block takes `SYSTEM_BYTES` beside its own.
     """
     return (room + SYSTEM_BYTES) // (most + 1) - SYSTEM_BYTES + 1 if most and room else 0
 

@@ -62,7 +62,7 @@ def launch_dependents(at: Emission, op: simt_launches.LaunchDependentsOp) -> Non
 
 
 def wait_for_launches(at: Emission, op: simt_launches.WaitForLaunchesOp) -> None:
-    """Tensor maps are arguments, and come while the kernel waits."""
+    """Tensor maps are arguments of the kernel, which no kernel writes: they are prefetched before the wait."""
     prefetch_maps(at)
     _grid_control(at, "wait")
 

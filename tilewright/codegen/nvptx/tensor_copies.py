@@ -52,7 +52,7 @@ def parameters(function: ir.Function, count: int) -> list[ir.Value]:
 
 
 def prefetch_maps(at: Emission) -> None:
-    """Have one thread bring the maps of a kernel, which are arguments, to where the copy engine looks for them."""
+    """One thread prefetches the tensor maps of a kernel into the cache that the copy engine reads them from."""
     if not at.maps:
         return
     first = at.builder.icmp_unsigned("==", at.call("llvm.nvvm.read.ptx.sreg.tid.x", I32, []), I32(0))

@@ -80,7 +80,7 @@ def _passing(at: Emission, text: str, op: simt_warpgroup.WarpgroupFenceOp | simt
     words = [
         word
         for value, elements in zip(op.values, given, strict=True)
-        for word in _copied(at, _words(at, elements), _loop_that_keeps(op, value))
+        for word in _copied(at, _words(at, elements), _is_kept_by_loop(op, value))
     ]
     made = iter(_tied(at, text, words, [], ""))
     for result, elements in zip(op.made, given, strict=True):
@@ -90,8 +90,8 @@ def _passing(at: Emission, text: str, op: simt_warpgroup.WarpgroupFenceOp | simt
         at.set(result, kept)
 
 
-def _loop_that_keeps(op: Operation, value: SSAValue) -> bool:
-    """Whether an operation is in a loop that a value comes from outside of."""
+def _is_kept_by_loop(op: Operation, value: SSAValue) -> bool:
+    """Whether a value is computed before the innermost loop around an operation, so that all of its trips read it."""
     loop = op.parent_op()
     while loop is not None and not isinstance(loop, scf.ForOp):
         loop = loop.parent_op()
@@ -99,11 +99,11 @@ def _loop_that_keeps(op: Operation, value: SSAValue) -> bool:
 
 
 def _copied(at: Emission, words: list[ir.Value], kept: bool) -> list[ir.Value]:
-    """Words for a product in a loop; those that the next trip reads again, in registers of this trip.
+    """The words of a factor; where a loop keeps it (`kept`), a copy of them that is made in each trip.
 
-    ptxas 13.0 gives registers of a factor that comes from outside of the loop to what the loop computes after the
-    product, and the next trip multiplies that. It does so behind plain copies too, so these take a zero that it does
-    not know: the highest bit of the bytes of shared memory.
+    ptxas 13.0 assigns the registers of a kept factor to values that the loop computes after the product, so that the
+    next trip multiplies these values. It does the same where the copies are plain moves. So a copy is the word OR a
+    zero that ptxas cannot know: the highest bit of `%dynamic_smem_size`. Words of f32, such as sums, are not copied.
     """
     if not kept or not words or words[0].type == F32 or all(isinstance(word, ir.Constant) for word in words):
         return words

@@ -46,7 +46,7 @@ def module() -> tilewright.Module:
         ("search", "jiont", "joint, rules"), ("mma", "mma", "wmma"), ("input_precision", "tf23", "tf32"),
         ("cache", "yes", "True or False"), ("pin", 1, "True or False"), ("disable", "cse", "a tuple"),
         ("disable", (1,), "a tuple"), ("cache_bytes", 1.0, "bytes"), ("cache_bytes", 1 << 70, "bytes"),
-        ("cluster", 3, "1, 2 or 4"),
+        ("cluster", 3, "1, 2, 4 or None"),
     ],
 )  # fmt: skip
 def test_options_of_wrong_types_and_values_are_refused(name: str, value: Any, nearest: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import conv, elementwise, linalg, shape
 from tilewright.instruction.block_tiles import Candidate, Ranking
 from tilewright.kernel.interpreter import run_kernel
+from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
 from tilewright.options import Options
 from tilewright.runtime import emulated
@@ -274,3 +275,19 @@ def test_a_masked_load_of_a_box_is_what_the_box_is() -> None:
         run_kernel(program, "conv", [image, tables, out])
         results.append(out)
     np.testing.assert_array_equal(*results)
+
+
+def test_a_copy_of_weights_costs_a_launch_too() -> None:
+    """The kernel that lays them out anew begins when the one before it has ended."""
+
+    def build(b: GraphBuilder) -> Tensor:
+        return conv.conv(b.input("x", (8, 256, 8, 8), "f16"), b.input("w", (128, 256, 3, 3), "f16"), pads=1)
+
+    machine = resolve(MACHINE)
+    assert isinstance(machine, Gpu)
+    costs = []
+    for seconds in (1e-6, 2e-6):
+        plan = make_plan(graph_of(build), replace(machine, launch_seconds=seconds), 1, Options(cache=False))
+        (said,) = (each.chosen for each in plan.decisions if each.subject == "factors of conv.acc")
+        costs.append(float(said.split("w copied in ")[1].split()[0]))
+    assert costs[1] - costs[0] == pytest.approx(1e-6 * machine.clock_hz, abs=1)

@@ -243,15 +243,20 @@ def store_later(decoder: Decoder) -> Built:
 
 
 def _read(lanes: Lanes, addresses: Array, size: int) -> Array | None:
-    """Bytes of global memory for one thread; None if it reads outside."""
+    """Bytes of global memory for one thread; None if they cannot be read. What is read too early can be."""
     memory = lanes.state.memory
     many = Lanes(lanes.state, np.repeat(lanes.positions()[:1], len(addresses)), len(addresses), lanes.step)
     width = min(size, 8)
-    before = sum(diagnostic.times for diagnostic in lanes.state.diagnostics.found.values())
+    before = _times_unreadable(lanes)
     values, _ = memory.load(many, addresses, width, size // width)
-    if sum(diagnostic.times for diagnostic in lanes.state.diagnostics.found.values()) != before:
+    if _times_unreadable(lanes) != before:
         return None
     return np.ascontiguousarray(values).view(np.uint8).reshape(-1)
+
+
+def _times_unreadable(lanes: Lanes) -> int:
+    """How often diagnostics were reported after which there is nothing to copy."""
+    return sum(each.times for each in lanes.state.diagnostics.found.values() if each.kind != "too-early")
 
 
 def _swizzle(values: Array, target: int, span: int) -> Array:

@@ -196,6 +196,23 @@ def test_a_bulk_store_is_started_behind_the_wait_for_other_kernels(early: bool) 
     assert arrays[1].tolist() == list(range(64))
 
 
+@pytest.mark.parametrize("early", [True, False])
+def test_a_bulk_load_is_started_behind_the_wait_for_other_kernels(early: bool) -> None:
+    """One that is too early brings its bytes all the same: nobody waits for ever for them."""
+    start = "@%p1 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%rd0], 256, [%r10];"
+    body = f"""{MINE} mov.u32 %r10, bar; setp.eq.u32 %p1, %r0, 0;
+    @%p1 mbarrier.init.shared.b64 [%r10], 1; bar.sync 0;
+    @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r10], 256;
+    {f"{start} {WAIT}" if early else f"{WAIT} {start}"}
+    WAITING: mbarrier.try_wait.parity.shared.b64 %p2, [%r10], 0; @!%p2 bra WAITING;
+    ld.shared.u32 %r5, [%r3]; st.global.u32 [%rd3], %r5;"""
+    arrays = buffers()
+    before = f"{SHARED} .shared .align 8 .b64 bar;"
+    result = execute(body, *arrays, threads=64, before=before, target="sm_90")
+    assert kinds(result) == (["too-early"] if early else [])
+    assert arrays[1].tolist() == list(range(64))
+
+
 def test_half_of_the_threads_wait_too_late() -> None:
     body = f"""setp.lt.u32 %p1, %r0, 32; @%p1 bra LATE; {WAIT} LATE: st.global.u32 [%rd3], %r0; {WAIT}
     st.global.u32 [%rd3], %r0;"""

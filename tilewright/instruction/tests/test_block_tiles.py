@@ -8,17 +8,28 @@ from typing import Any
 
 import pytest
 
+from tilewright.expr.core import Axis
 from tilewright.expr.graph import GraphBuilder
 from tilewright.expr.ops import linalg
 from tilewright.instruction import block_tiles
-from tilewright.instruction.block_tiles import Ranking, Reading, extents, registers, scalar_registers
+from tilewright.instruction.block_tiles import (
+    BlockProblem,
+    Candidate,
+    Price,
+    Ranking,
+    Reading,
+    extents,
+    registers,
+    scalar_registers,
+)
 from tilewright.instruction.gpu_products import GpuProducts, block_candidates, block_shape
+from tilewright.instruction.mma.problem import MmaProblem
 from tilewright.instruction.products import find_product
 from tilewright.intrinsics.registry import standard
 from tilewright.kernel.passes.gpu import tf32x3
 from tilewright.machine.description import Gpu
 from tilewright.machine.registry import resolve
-from tilewright.operator.rules.gpu_product import BlockShape
+from tilewright.operator.rules.gpu_product import BlockShape, TileLoops
 
 Sizes = tuple[int, int, int]
 
@@ -289,3 +300,36 @@ def test_decisions_name_the_record_and_what_came_second() -> None:
     assert "wgmma_m64n256k16_f16_f32" in text
     assert "second: " in text
     assert "refused: 256x256" in text
+
+
+def pairs(ranking: Ranking, m: int, n: int) -> tuple[Candidate, Candidate]:
+    """The cheapest candidate of a tile without clusters, and the same in pairs of blocks."""
+    alone = next(each for each in ranking.candidates if (each.shape.m, each.shape.n) == (m, n))
+    return alone, next(each for each in ranking.candidates if each.shape == replace(alone.shape, cluster=2))
+
+
+def test_blocks_beyond_the_last_tile_have_a_price() -> None:
+    """Eleven tiles along m are six pairs: 144 blocks on 132 multiprocessors, where tiles alone come out even."""
+    alone, paired = pairs(ranked((1408, 3072, 1024)), 128, 256)
+    assert (alone.blocks, paired.blocks) == (132, 144)
+    assert paired.cycles > 1.8 * alone.cycles
+    alone, paired = pairs(ranked((1536, 2816, 1024)), 128, 256)
+    assert (alone.blocks, paired.blocks) == (132, 132)
+    assert paired.cycles < 1.1 * alone.cycles
+
+
+def test_pairs_that_would_bring_more_are_no_candidates() -> None:
+    """Three tiles of 64 x 256 along n: pairs would share 64 rows of a, and a fourth block would read 256 columns."""
+    shapes = {each.shape for each in ranked((64, 768, 256)).candidates}
+    assert {shape.cluster for shape in shapes if shape.n == 64} == {1, 2}
+    assert {shape.cluster for shape in shapes if shape.n == 256} == {1}
+
+
+@pytest.mark.parametrize("images", [1, 32])
+def test_rows_outside_are_those_of_the_tiles_of_each_image(images: int) -> None:
+    """784 points of an image are seven tiles of 128 rows, of which the last has 16."""
+    loops = TileLoops((Axis("p", 784),), (Axis("c", 64),), images)
+    mma = MmaProblem((images * 784,), (64,), (64,), (), "f16", "f16", "f32")
+    problem = BlockProblem(images * 784, 64, 64, 1, mma, 2, reading=Reading((loops, loops)))
+    price = Price(gpu("sm_90a"), problem)
+    assert price._rows_outside(BlockShape(128, 64, 64, (8, 1), "wgmma_m64n64k16_f16_f32")) == 16

@@ -41,8 +41,8 @@ _ELAPSED = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_float), ctypes
 class _Prepared:
     """The words that `cuLaunchKernel` takes, and what they point to.
 
-    `config` is what `cuLaunchKernelEx` takes in place of the words, for `stream`: the kernel may start before those
-    before it end.
+    A kernel that may start before the previous kernels end has a `config`, which `cuLaunchKernelEx` takes in place of
+    the words. `stream` is the stream that `config` names now.
     """
 
     function: Any
@@ -134,14 +134,14 @@ class CudaDriver:
     def prepare(self, library: Any, kernel: Kernel, arguments: Sequence[Argument]) -> _Prepared:
         with self._relaxed():
             function = self._call(self._api.cuModuleGetFunction, library, kernel.entry.encode())
-            if kernel.shared_bytes > _DEFAULT_SHARED_BYTES:
+            if kernel.launched_shared_bytes > _DEFAULT_SHARED_BYTES:
                 kind = self._api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-                self._call(self._api.cuFuncSetAttribute, function, kind, kernel.shared_bytes)
+                self._call(self._api.cuFuncSetAttribute, function, kind, kernel.launched_shared_bytes)
         maps = tuple(EncodedMap(self, argument) for argument in arguments if isinstance(argument, MappedSlot))
         encoded = iter(maps)
         words = [argument.word if isinstance(argument, Slot) else next(encoded).place for argument in arguments]
         pointers = (ctypes.c_void_p * max(1, len(words)))(*map(ctypes.addressof, words))
-        shape = (*kernel.grid, *kernel.block, kernel.shared_bytes)
+        shape = (*kernel.grid, *kernel.block, kernel.launched_shared_bytes)
         config = self._overlapping(shape) if kernel.waits and self._overlaps else None
         return _Prepared(function, shape, ctypes.addressof(pointers), (pointers, *words), maps, config)
 

@@ -157,12 +157,14 @@ class DeviceModule(Module):
 
     @_visiting
     def samples(self, *arrays: Any, repeats: int = 20, flush: bool = True, calls: int = 1) -> list[float]:
-        """Seconds of a whole call, `repeats` times, by events, without copies from and to the host.
+        """Seconds of a whole call by events, without copies from and to the host: a list of `repeats` means.
 
-        Each time so many `calls` run, recorded as one graph, so that the host has no part in what is timed. They run
-        once before, which is not timed. `flush`: before each time, the last level of the cache is filled with
-        something else.
+        Each is the mean of `calls` calls in a row, which one CUDA graph holds, so that the host is not timed. The graph
+        is launched once before, untimed. With `flush`, other memory is written before each launch of the graph, as much
+        as evicts the last cache. Raises InvalidArgument where `repeats` or `calls` is no number of 1 or more.
         """
+        check_repeats(repeats)
+        check_repeats(calls, "calls")
         inputs = self._inputs(arrays, self._stream)
         outputs = self._outputs(arrays, inputs, None, None, self._stream)
         rubbish = _Memory(self.driver, 2 * self.driver.cache_bytes if flush else 0)
@@ -371,7 +373,7 @@ class _Context:
     def samples(
         self, inputs: Sequence[_Placed], outputs: Sequence[_Placed], repeats: int, rubbish: _Memory, calls: int
     ) -> list[float]:
-        """Seconds of whole calls; `rubbish` is written before each time, so that no input is in the cache."""
+        """Seconds of a whole call, by graphs of `calls`; before each, `rubbish` evicts the inputs from the cache."""
         self._place(inputs, outputs)
         driver, marks = self.driver, []
         graph = self._record(calls)
@@ -472,7 +474,7 @@ class _Context:
 
     def _error(self, fault: DriverFault, launch: Launch, arguments: Sequence[Argument]) -> DeviceError:
         kernel = self.manifest.kernel(launch.kernel)
-        how = f"grid {kernel.grid}, block {kernel.block}, {kernel.shared_bytes} bytes of shared memory"
+        how = f"grid {kernel.grid}, block {kernel.block}, {kernel.launched_shared_bytes} bytes of shared memory"
         given = ", ".join(map(str, arguments)) or "no arguments"
         message = f"{fault}\n  in kernel {kernel.name} ({how})\n  on {given}"
         return DeviceError(message, where=self.manifest.name, help=_advice(self.driver))

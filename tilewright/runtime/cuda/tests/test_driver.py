@@ -159,8 +159,9 @@ def test_kernels_that_wait_may_start_early_where_recording_keeps_that(
     api = Api(version=version)
     device = opened(monkeypatch, api)
     slot = Slot("x", 64, 0x1000)
-    kernel = Kernel("k", "k", (2, 3, 4), (32, 2, 1), 96 << 10, waits=waits)
+    kernel = Kernel("k", "k", (2, 3, 4), (32, 2, 1), 40 << 10, waits=waits, spare_shared_bytes=56 << 10)
     prepared = device.prepare("library", kernel, [slot])
+    assert [given[-1] for given in api.named("cuFuncSetAttribute")] == [96 << 10]
     streams = []
     for stream in (0, 5, 5, 6):
         device.launch(prepared, stream)

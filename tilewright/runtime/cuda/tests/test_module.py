@@ -278,6 +278,22 @@ def test_samples_flush_the_cache_before_each_call(recorder: made.Recorder) -> No
     assert "fill" not in recorder.taken()
 
 
+def test_samples_are_of_one_call_of_those_that_a_graph_holds(recorder: made.Recorder) -> None:
+    module = DeviceModule(made.artifact(), recorder)
+    module.samples(X, repeats=2, calls=5)
+    taken = recorder.taken()
+    assert taken.count("launch") == 5 * len(made.CHAIN)
+    assert taken.count("launch_graph") == 3  # once to warm up
+    assert taken.count("drop_graph") == 1
+
+
+@pytest.mark.parametrize("given", [{"calls": 0}, {"calls": 1.5}, {"repeats": 0}])
+def test_numbers_of_samples_are_checked(given: dict[str, Any], recorder: made.Recorder) -> None:
+    (name,) = given
+    with pytest.raises(InvalidArgument, match=f"{name} is {given[name]}"):
+        DeviceModule(made.artifact(), recorder).samples(X, **given)
+
+
 def test_a_fault_names_kernel_and_arguments(recorder: made.Recorder) -> None:
     short = ((made.X, made.OFFSET, made.place(0)), (made.place(0), made.OFFSET, made.place(1, 64)))
     with pytest.raises(DeviceError) as caught:
