@@ -22,7 +22,7 @@ from tilewright.intrinsics.intrinsic import GROUP_LANES, Fragment, Intrinsic, Op
 from tilewright.layouts.access import LINE_BYTES, SECTOR_BYTES
 from tilewright.layouts.bits import power_from
 from tilewright.layouts.copy_engine import FRAGMENT_BYTES, ROW_MULTIPLE
-from tilewright.machine.description import Gpu
+from tilewright.machine.description import SYSTEM_SHARED_BYTES, Gpu
 from tilewright.machine.units import CLUSTERS, COPIES, WARPGROUP_UNITS
 from tilewright.operator.rules.gpu_product import BlockShape, TileLoops
 from tilewright.tiles.shared_memory import is_warpgroup, product_bytes
@@ -589,7 +589,7 @@ class Price:
         machine = self.machine
         threads = each.shape.warps[0] * each.shape.warps[1] * machine.warp_sizes[0]
         return max(1, min(
-            machine.shared_bytes_per_multiprocessor // (each.shared_bytes + 1024),  # the system's own kilobyte
+            machine.shared_bytes_per_multiprocessor // (each.shared_bytes + SYSTEM_SHARED_BYTES),
             machine.registers_per_multiprocessor // (-(-each.registers // 8) * 8 * threads),
             machine.max_threads_per_multiprocessor // threads, machine.max_blocks_per_multiprocessor,
         ))  # fmt: skip

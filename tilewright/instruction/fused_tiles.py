@@ -14,7 +14,7 @@ from tilewright.decision import Refusal
 from tilewright.instruction.block_tiles import WARPS, extents, multiply_adds_per_cycle
 from tilewright.intrinsics.intrinsic import Intrinsic
 from tilewright.layouts.bits import power_from
-from tilewright.machine.description import Gpu
+from tilewright.machine.description import SYSTEM_SHARED_BYTES, Gpu
 from tilewright.machine.units import COPIES
 from tilewright.operator.rules.gpu_fused import FusedShape
 from tilewright.tiles.shared_memory import READ_BYTES, is_warpgroup
@@ -177,7 +177,7 @@ def resident(tile: FusedTile, problem: FusedProblem, machine: Gpu) -> int:
     threads = tile.shape.warps * machine.warp_sizes[0]
     needed = -(-registers(tile, problem) // 8) * 8 * threads
     return max(1, min(
-        machine.shared_bytes_per_multiprocessor // (shared_bytes(tile, problem) + 1024),  # the system's own kilobyte
+        machine.shared_bytes_per_multiprocessor // (shared_bytes(tile, problem) + SYSTEM_SHARED_BYTES),
         machine.registers_per_multiprocessor // needed, machine.max_threads_per_multiprocessor // threads,
     ))  # fmt: skip
 

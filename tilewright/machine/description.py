@@ -217,6 +217,10 @@ class MatrixSchedules(Readable):
     )
 
 
+SYSTEM_SHARED_BYTES = 1024
+"""Shared memory that the system takes of every block: CUDA C++ Programming Guide, "Shared Memory" of 8.x and 9.0."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Gpu(Machine):
     """A GPU. A multiprocessor is what runs a block: NVIDIA's SM, AMD's work-group processor or compute unit.

@@ -17,9 +17,9 @@ from tilewright.kernel.attributes import most_resident_of
 from tilewright.kernel.facts import facts_of
 from tilewright.kernel.hopper.simt_launches import waits
 from tilewright.kernel.simt import element_bytes
+from tilewright.machine.description import SYSTEM_SHARED_BYTES
 
 MOST_LAUNCHES = 1 << 16  # of a module, each trip of its loops counted
-SYSTEM_BYTES = 1024  # of shared memory, of every block; CUDA C++ Programming Guide, "Shared Memory" of 8.x and 9.0
 ARGUMENT_ALIGN = 16  # of an argument of a kernel that no launch of the module names
 
 
@@ -109,9 +109,9 @@ def host_program(
 def _least_of_few(most: int | None, room: int) -> int:
     """The least shared memory of a block, in bytes, of which a multiprocessor holds no more than `most` blocks.
 
-    `room` is what a block may have, 0 where that is not known. Every block takes `SYSTEM_BYTES` beside its own.
+    `room` is what a block may have, 0 where that is not known. Every block takes `SYSTEM_SHARED_BYTES` beside its own.
     """
-    return (room + SYSTEM_BYTES) // (most + 1) - SYSTEM_BYTES + 1 if most and room else 0
+    return (room + SYSTEM_SHARED_BYTES) // (most + 1) - SYSTEM_SHARED_BYTES + 1 if most and room else 0
 
 
 def given_to(func: tile.FuncOp, launches: tuple[Launch, ...]) -> list[Given]:
