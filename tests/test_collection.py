@@ -25,9 +25,14 @@ from tilewright.runtime import calibrate
 
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
+    """As a user has it: the session of the tests keeps what it imported out of searches (`conftest.py`)."""
+    frozen = gc.get_freeze_count() > 0
+    gc.unfreeze()
     gc.enable()
     yield
     gc.enable()
+    if frozen:
+        gc.freeze()
 
 
 def graph() -> Graph:
