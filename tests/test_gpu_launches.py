@@ -77,12 +77,12 @@ PROGRAMS: dict[str, Callable[[], str]] = {
     "sum in parts": lambda: text_of(of(many_terms)),
     "split k": lambda: text_of(of(deep)),
     "fused products": lambda: text_of(attending((130, 140, 64)), fuse="always"),
-    "boxes": lambda: generate(halves((200, 136, 72), (64, 128, 32))).ptx,
-    "boxes of a cluster": lambda: generate(halves((256, 256, 64), (128, 256, 64), cluster=2)).ptx,
+    "bulk copies": lambda: generate(halves((200, 136, 72), (64, 128, 32))).ptx,
+    "multicast": lambda: generate(halves((256, 256, 64), (128, 256, 64), cluster=2)).ptx,
     "chain of four warps": lambda: generate(attention()).ptx,
 }
 EXPECTED = {
-    "boxes": "cp.async.bulk.tensor.2d.global", "boxes of a cluster": ".multicast::cluster", "split k": "_parts(",
+    "bulk copies": "cp.async.bulk.tensor.2d.global", "multicast": ".multicast::cluster", "split k": "_parts(",
     "chain of four warps": "wgmma.mma_async", "fused products": "wgmma.mma_async", "family: f64": "mma.sync",
     "sum in parts": ".entry sum_parts", "family: convolution": "cp.async.cg",
 }  # fmt: skip

@@ -76,8 +76,8 @@ class Options:
                    ("tf32x3"). A permission: where a machine has no instruction that reads tf32, f32 is multiplied
     mma            which matrix instructions products may take: "auto", or on an NVIDIA GPU those of one warp whose
                    fragment layouts are documented ("mma.sync") or those whose fragments only memory knows ("wmma")
-    cluster        blocks of an NVIDIA GPU that bring together what all of them read, where a product's operands come by
-                   the copy engine: 1, 2 or 4 (None: 1 or 2, whichever is predicted to take fewer cycles)
+    cluster        blocks of a cluster on an NVIDIA GPU, which share loads by multicast where a product's operands come
+                   by the copy engine: 1, 2 or 4 (None: 1 or 2, whichever is predicted to take fewer cycles)
     search         how mapping and schedule of products are chosen: by "rules", or "joint": ranked by the model, the
                    best timed on this machine, once; the compile cache and the `.twm` keep what was found
     fuse           whether products of which one reads the other run as one kernel, where there is one for them: "auto",

@@ -115,7 +115,7 @@ Cluster = Annotated[
     typer.Option(
         "--cluster",
         metavar="N",
-        help="blocks that bring together what all of them read: 1, 2 or 4; else 1 or 2, as predicted to be faster",
+        help="blocks of a cluster, which share loads by multicast: 1, 2 or 4; else 1 or 2, as predicted to be faster",
     ),
 ]
 Fuse = Annotated[

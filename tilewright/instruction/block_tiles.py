@@ -56,8 +56,8 @@ UNHIDDEN_LOSS = 0.9  # the same where threads copy and only one slice is on its 
 ROW_CYCLES = 1.5  # of the copy engine, for each row of at most a line
 OUTSIDE_CYCLES = 11  # of the copy engine, for each row that lies outside of an operand
 CLUSTER_LOSS = 0.06  # of the time of a product, for blocks of a cluster that wait for each other
-PARTS_CYCLES = 4000  # of a second kernel that adds parts of k, beside its launch
-PARTS_BYTES_PER_CYCLE = 960  # of parts that one kernel writes and the other reads
+SPLIT_K_CYCLES = 4000  # of the second kernel of a split-K product, beside its launch
+SPLIT_K_BYTES_PER_CYCLE = 960  # of partial sums, which the first kernel writes and the second reads
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,9 @@ class BlockProblem:
         """Tiles of the result."""
         return self.batches * self.row_tiles(shape, is_warpgroup(record)) * -(-self.n // shape.n)
 
-    def row_tiles(self, shape: BlockShape, boxes: bool) -> int:
-        """Tiles along m of one batch, where the copy engine brings boxes or where threads copy."""
-        loops = self.reading.loops[boxes]
+    def row_tiles(self, shape: BlockShape, bulk: bool) -> int:
+        """Tiles along m of one batch, where bulk copies bring the operands (`bulk`) or threads do."""
+        loops = self.reading.loops[bulk]
         return -(-self.m // shape.m) if loops is None else loops.row_tiles(shape.m)
 
     def k_tiles(self, shape: BlockShape, record: Intrinsic) -> int:
@@ -114,7 +114,7 @@ class BlockProblem:
 
     @property
     def has_plain_rows(self) -> bool:
-        """Whether boxes of a have points of one loop of m."""
+        """Whether the tiles of a that bulk copies bring have points of one loop of m."""
         loops = self.reading.loops[True]
         return loops is None or len(loops.rows) == 1
 
@@ -123,12 +123,12 @@ class BlockProblem:
 
         As in the pass `multicast`, blocks that share b are neighbours along m, those that share a along n, and the
         operand is the one that leaves the fewest bytes to bring. The last cluster may have blocks beyond the last tile.
-        ("", 0) where no operand leaves fewer bytes, and for boxes of several loops, of which no sharing is priced.
+        ("", 0) where no operand leaves fewer bytes, and for tiles of several loops, of which no sharing is priced.
         """
         best, least = ("", 0), float(shape.m + shape.n)
         if shape.cluster == 1 or not self.has_plain_rows:
             return best
-        rows, columns = self.row_tiles(shape, boxes=True), -(-self.n // shape.n)
+        rows, columns = self.row_tiles(shape, bulk=True), -(-self.n // shape.n)
         for operand, tiles, mine, other in (("b", rows, shape.n, shape.m), ("a", columns, shape.m, shape.n)):
             left = (mine / shape.cluster + other) * (tiles + -tiles % shape.cluster) / tiles
             if tiles >= shape.cluster and left < least:
@@ -557,7 +557,7 @@ class Price:
         if not p.has_plain_rows:
             return 0.0
         sides = (
-            (p.m, p.row_tiles(shape, boxes=True), shape.m, not mma.lhs_transposed),
+            (p.m, p.row_tiles(shape, bulk=True), shape.m, not mma.lhs_transposed),
             (p.n, ceil(p.n / shape.n), shape.n, mma.rhs_transposed),
         )
         return sum(side - size / tiles for size, tiles, side, along in sides if along)
@@ -602,13 +602,13 @@ class Price:
         return min(self.machine.l2_port_bytes_per_cycle, self.machine.l2_bytes_per_cycle / active)
 
     def adding(self, each: Candidate) -> float:
-        """Of parts of k: what blocks write of them, and a kernel that adds them up."""
+        """Cycles that split-K adds: partial sums are written, and a second kernel reads and adds them."""
         shape = each.shape
         if shape.splits == 1:
             return 0.0
         machine = self.machine
         parts = each.blocks * shape.m * shape.n * self.problem.sum_bytes
-        return machine.launch_seconds * machine.clock_hz + PARTS_CYCLES + parts / PARTS_BYTES_PER_CYCLE
+        return machine.launch_seconds * machine.clock_hz + SPLIT_K_CYCLES + parts / SPLIT_K_BYTES_PER_CYCLE
 
     def least(self) -> float:
         """Of moving every operand once from device memory, and the result there."""

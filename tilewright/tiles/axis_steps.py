@@ -58,7 +58,7 @@ def steps_of(digits: Sequence[Digit], stride: Number, extent: Number) -> Number:
     return least(total, -(-extent // stride))
 
 
-def leads_there(block: Number, stride: Number, digits: Sequence[Digit]) -> Number:
+def is_block_counted(block: Number, stride: Number, digits: Sequence[Digit]) -> Number:
     """Whether the steps that lead to a block are counted."""
     right: Number = True
     for factor, step, steps in digits:

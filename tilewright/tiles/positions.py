@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tilewright.tiles.axis_steps import count_all, count_up_to, leads_there, steps_of
+from tilewright.tiles.axis_steps import count_all, count_up_to, is_block_counted, steps_of
 from tilewright.tiles.resources import Number, greatest, least
 from tilewright.tiles.tree import Path
 
@@ -132,12 +132,12 @@ class Positions:
                 unit = self._along(axis, [c[1 + number] for c in classes])
                 offset, runs = offset + unit * step, runs & (unit < factor)
             if self.part.enumerated:
-                block, often = kind, leads_there(kind, stride, head) & (kind < blocks)
+                block, often = kind, is_block_counted(kind, stride, head) & (kind < blocks)
             else:
                 last = blocks - 1
                 block = np.where(kind == 2, last, kind)
-                at_first = 1 * leads_there(0, stride, head)
-                at_last = (last > 0) & leads_there(last, stride, head)
+                at_first = 1 * is_block_counted(0, stride, head)
+                at_last = (last > 0) & is_block_counted(last, stride, head)
                 between = count_up_to(extent - 1, head) - at_first - at_last
                 often = np.where(kind == 0, at_first, np.where(kind == 1, between, at_last))
             first = (0 if stride is None else block * stride) + offset

@@ -10,7 +10,7 @@ from bench.gpu.tile_prices import kendall, prices, timed
 
 
 def test_the_tile_with_the_lowest_price_is_nearly_the_fastest_that_was_timed() -> None:
-    """Without what launches, parts of k and rows outside take, the mean of the loss is 7.5 %, its largest 44 %."""
+    """The prices before these times were known had a mean loss of 7.5 %, and one of 44 % at most."""
     found = list(prices(timed()))
     assert len(found) >= 28
     assert max(each.loss for each in found) < 0.1

@@ -17,7 +17,7 @@ from tilewright.codegen.amdgpu.target import Target
 from tilewright.codegen.gpu.control import SHARED_ALIGN, block_of, index_type
 from tilewright.codegen.gpu.emission import GLOBAL, SHARED
 from tilewright.codegen.gpu.entry import declared, emit_body, written_views
-from tilewright.codegen.gpu.launches import Given
+from tilewright.codegen.gpu.launches import ArgumentFacts
 from tilewright.codegen.gpu.memory import gather, load, store
 from tilewright.codegen.values import I8
 from tilewright.kernel import dialect as tile
@@ -33,7 +33,7 @@ _UNUSED = (
 )  # fmt: skip
 
 
-def emit_kernel(module: ir.Module, target: Target, func: tile.FuncOp, given: Sequence[Given]) -> int:
+def emit_kernel(module: ir.Module, target: Target, func: tile.FuncOp, given: Sequence[ArgumentFacts]) -> int:
     """Add a kernel to a module; `given` are what launches give for its arguments. Returns its shared bytes."""
     arguments = list(func.body.block.args)
     spaces = Emission.spaces

@@ -9,7 +9,7 @@ from xdsl.ir import SSAValue
 
 from tilewright.codegen.gpu.control import coordinates, elements_of, entry_name, place_shared, shared_places, walk
 from tilewright.codegen.gpu.emission import GLOBAL, Emission, Place
-from tilewright.codegen.gpu.launches import Given
+from tilewright.codegen.gpu.launches import ArgumentFacts
 from tilewright.codegen.values import I32, llvm_type
 from tilewright.kernel import dialect as tile
 from tilewright.kernel.hopper.simt_launches import waits
@@ -35,7 +35,7 @@ def written_views(func: tile.FuncOp) -> set[SSAValue]:
 def emit_body(
     at: Emission,
     function: ir.Function,
-    given: Sequence[Given],
+    given: Sequence[ArgumentFacts],
     block_id: str,
     shared_array: Callable[[int], ir.Value],
 ) -> int:
@@ -54,7 +54,7 @@ def emit_body(
     return shared_bytes
 
 
-def _place_arguments(at: Emission, function: ir.Function, given: Sequence[Given]) -> None:
+def _place_arguments(at: Emission, function: ir.Function, given: Sequence[ArgumentFacts]) -> None:
     """Place the views of a kernel: its first parameters, aligned as all of its launches align them.
 
     A view is constant where nothing writes it while the kernel runs: loads of it may be ``ld.global.nc``. An assembler

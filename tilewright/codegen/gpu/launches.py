@@ -24,7 +24,7 @@ ARGUMENT_ALIGN = 16  # of an argument of a kernel that no launch of the module n
 
 
 @dataclass(frozen=True)
-class Given:
+class ArgumentFacts:
     """What all launches of a kernel have in common for one of its arguments.
 
     Its address is a multiple of `align` bytes. `constant`: it is memory of the module's constants, which no kernel
@@ -77,7 +77,7 @@ def launches_of(program: ModuleOp) -> tuple[Launch, ...]:
 def host_program(
     program: ModuleOp,
     lanes: int,
-    emit: Callable[[tile.FuncOp, Sequence[Given]], int],
+    emit: Callable[[tile.FuncOp, Sequence[ArgumentFacts]], int],
     maps: Callable[[tile.FuncOp], tuple[TensorMap, ...]] = lambda func: (),
 ) -> HostProgram:
     """Emit every kernel of a module, and give how they are launched.
@@ -91,7 +91,7 @@ def host_program(
     if len(set(entries)) < len(entries):
         raise InvalidProgram(f"kernels share a name in machine code: {', '.join(sorted(entries))}")
     for func in functions:
-        shared_bytes, block = emit(func, given_to(func, launches)), block_of(func, lanes)
+        shared_bytes, block = emit(func, argument_facts(func, launches)), block_of(func, lanes)
         name = func.sym_name.data
         spare = max(0, _least_of_few(most_resident_of(func), facts.shared_bytes) - shared_bytes)
         kernels.append(
@@ -106,21 +106,23 @@ def host_program(
     )
 
 
-def _least_of_few(most: int | None, room: int) -> int:
+def _least_of_few(most: int | None, capacity: int) -> int:
     """The least shared memory of a block, in bytes, of which a multiprocessor holds no more than `most` blocks.
 
-    `room` is what a block may have, 0 where that is not known. Every block takes `SYSTEM_SHARED_BYTES` beside its own.
+    `capacity` is what a block may have, 0 where that is not known. Every block takes `SYSTEM_SHARED_BYTES` besides.
     """
-    return (room + SYSTEM_SHARED_BYTES) // (most + 1) - SYSTEM_SHARED_BYTES + 1 if most and room else 0
+    if not most or not capacity:
+        return 0
+    return (capacity + SYSTEM_SHARED_BYTES) // (most + 1) - SYSTEM_SHARED_BYTES + 1
 
 
-def given_to(func: tile.FuncOp, launches: tuple[Launch, ...]) -> list[Given]:
+def argument_facts(func: tile.FuncOp, launches: tuple[Launch, ...]) -> list[ArgumentFacts]:
     """What all launches of a kernel give, by argument."""
     mine = [launch for launch in launches if launch.kernel == func.sym_name.data]
     if not mine:
-        return [Given(ARGUMENT_ALIGN)] * len(func.body.block.args)
+        return [ArgumentFacts(ARGUMENT_ALIGN)] * len(func.body.block.args)
     return [
-        Given(min(each.align for each in buffers), all(each.space == "constant" for each in buffers))
+        ArgumentFacts(min(each.align for each in buffers), all(each.space == "constant" for each in buffers))
         for buffers in zip(*(launch.operands for launch in mine), strict=True)
     ]
 

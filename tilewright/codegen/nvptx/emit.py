@@ -12,7 +12,7 @@ from xdsl.ir import Operation
 
 from tilewright.codegen.gpu.control import SHARED_ALIGN, block_of, index_type
 from tilewright.codegen.gpu.entry import declared, emit_body
-from tilewright.codegen.gpu.launches import Given
+from tilewright.codegen.gpu.launches import ArgumentFacts
 from tilewright.codegen.gpu.memory import gather, load, store
 from tilewright.codegen.nvptx import atomics, memory, mma, tensor_copies, warpgroup
 from tilewright.codegen.nvptx import simt as threads
@@ -28,7 +28,9 @@ from tilewright.kernel.hopper import simt_async, simt_launches, simt_warpgroup
 SHARED_NAME = "shared"
 
 
-def emit_kernel(module: ir.Module, target: Target, func: tile.FuncOp, given: Sequence[Given], needs: Needs) -> int:
+def emit_kernel(
+    module: ir.Module, target: Target, func: tile.FuncOp, given: Sequence[ArgumentFacts], needs: Needs
+) -> int:
     """Add a kernel to a module; `given` are what launches give for its arguments. Returns its shared bytes."""
     block = block_of(func, threads.LANES)
     check_threads(func, block, target.facts)
