@@ -105,9 +105,11 @@ def _mappings(planning: Planning, parts: tuple[Group, ...]) -> tuple[MappedProdu
     (along,) = (axis for axis in summed(parts[1]) if axis.extent != 1)
 
     def fits(first: MappedProduct, second: MappedProduct) -> bool:
-        if first.group > 1 or second.group > 1 or (between and first.columns != shared[1][along]):
+        if (between or second.group > 1) and first.columns != shared[1][along]:
             return False
-        return second.a.tensor.name == link or shared[-1].get(second.columns) == first.columns
+        if second.a.tensor.name == link:
+            return True
+        return second.group == 1 and shared[-1].get(second.columns) == first.columns
 
     return proven_pair(planning, parts, fits, lambda each: _cycles(target.cost(each)))
 

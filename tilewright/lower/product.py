@@ -416,10 +416,10 @@ class _Tile(OutputTile):
             return [self._dot(part, block.places(counter * step + part), {counter: index}, carried[0], step)]
 
         (total,) = builder.loop(builder.index(0), block.steps(builder, step), steps, [total])
-        ragged = axis.size % step
+        ragged, group = axis.size % step, self.work.group
         if not ragged:
             return total
-        rest = TileAxis(f"{axis.name}.i", ragged)
+        rest = TileAxis(f"{axis.name}.i", -(-ragged // group) * group)
         where, whole = block.places(rest + block.rest(step)), total
         last = block.has_rest(builder)
         return builder.either(last, lambda: [self._dot(rest, where, {}, whole, ragged)], lambda: [whole])[0]

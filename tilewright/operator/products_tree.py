@@ -35,7 +35,7 @@ from tilewright.tiles.build import distinct_kernels, rooted
 from tilewright.tiles.kernel import Kernel, Statement
 from tilewright.tiles.loops import SpatialLoop, within
 from tilewright.tiles.parts import factors, loops_named, register_tiles, require_form, tiles_at
-from tilewright.tiles.product import Product, products_of, rows_behind
+from tilewright.tiles.product import Operand, Product, products_of, rows_behind
 from tilewright.tiles.tree import (
     Binding,
     InvalidTree,
@@ -383,9 +383,11 @@ def _require_lowered(tree: ProductsTree) -> None:
                 f"tiles of {work.output.name} do not walk {', '.join(missing) or 'each loop once'}",
                 where="tile tree", help=f"{', '.join(axis.name for axis in work.spatial)}, each once",
             )  # fmt: skip
-        if len(work.statements) > 2 or work.group > 1:
-            why = "takes groups" if work.group > 1 else "has more than one statement behind its sums"
-            raise InvalidTree(f"{work.output.name} {why}", where="tile tree", help="a kernel of its own")
+        if len(work.statements) > 2:
+            raise InvalidTree(
+                f"{work.output.name} has more than one statement behind its sums",
+                where="tile tree", help="a kernel of its own",
+            )  # fmt: skip
         require_steps(product)
         if cut & set(work.depth) and (len(work.depth) > 1 or product is not last):
             raise InvalidTree(
@@ -424,15 +426,27 @@ def _require_steps_of_rows(product: ProductTree, rows: Rows, summed: Sequence[Sp
 
 
 def _require_vectors(product: ProductTree, tree: ProductsTree) -> None:
-    """Raises InvalidTree where a product reads vectors of a buffer whose rows run along another loop."""
-    work, operand = product.work, product.work.b
-    if operand.tensor.name not in tree.buffers:
-        return
-    form, columns = affine(operand.index), work.columns
-    points = next((loop.quantum for loop in tree.blocks if loop.axis == columns and loop.tiles > 1), columns.size)
-    if form is None or 1 not in (form.coefficient(columns), form.coefficient(within(columns, points))):
+    """Raises InvalidTree where a product reads vectors or groups of a buffer whose rows run along another loop."""
+    work = product.work
+    if work.b.tensor.name in tree.buffers:
+        if work.group > 1:
+            raise InvalidTree(
+                f"{work.output.name} reads {work.b.tensor.name} in groups of {work.group} points of each column, which "
+                "are stored row by row",
+                where="tile tree", help=f"a micro-kernel that broadcasts {work.b.tensor.name}, or kernels of their own",
+            )  # fmt: skip
+        _require_rows_along(work.columns, work.b, "vectors", work, tree)
+    if work.group > 1 and work.a.tensor.name in tree.buffers:
+        _require_rows_along(work.depth[-1], work.a, f"groups of {work.group}", work, tree)
+
+
+def _require_rows_along(axis: Axis, operand: Operand, what: str, work: Product, tree: ProductsTree) -> None:
+    """Raises InvalidTree where neighbours along a loop are no neighbours in a buffer."""
+    form = affine(operand.index)
+    points = next((loop.quantum for loop in tree.blocks if loop.axis == axis and loop.tiles > 1), axis.size)
+    if form is None or 1 not in (form.coefficient(axis), form.coefficient(within(axis, points))):
         raise InvalidTree(
-            f"{work.output.name} reads vectors along {columns.name} of {operand.tensor.name}, whose rows run along "
+            f"{work.output.name} reads {what} along {axis.name} of {operand.tensor.name}, whose rows run along "
             "another loop",
             where="tile tree", help=f"a kernel of its own, for which {operand.tensor.name} is stored again",
         )  # fmt: skip
