@@ -79,7 +79,8 @@ class Options:
     cluster        blocks of a cluster on an NVIDIA GPU, which share loads by multicast where a product's operands come
                    by the copy engine: 1, 2 or 4 (None: 1 or 2, whichever is predicted to take fewer cycles)
     search         how mapping and schedule of products are chosen: by "rules", or "joint": ranked by the model, the
-                   best timed on this machine, once; the compile cache and the `.twm` keep what was found
+                   best timed on this machine, once, and chains that are predicted to pay as one kernel timed both ways;
+                   the compile cache and the `.twm` keep what was found
     fuse           whether products of which one reads the other run as one kernel, where there is one for them: "auto",
                    where that is predicted to take less time, "always", or "never"; or the path of a saved plan or tile
                    file: products of which it has a tree are one kernel, which runs so, others a kernel each
@@ -141,8 +142,8 @@ class Options:
             fact = f"trials is {self.trials}, but search={self.search!r} times no schedules"
             raise InvalidArgument(fact, where="trials", help='add search="joint"')
         if self.search == "joint" and self.fuse not in ("auto", "never"):
-            fact = f"fuse is {str(self.fuse)!r}, but a search times each product alone"
-            raise InvalidArgument(fact, where="fuse", help='search="rules", or fuse="never"')
+            fact = f"fuse is {str(self.fuse)!r}, but a search times chains both ways"
+            raise InvalidArgument(fact, where="fuse", help='search="rules", or fuse="auto" or "never"')
 
 
 def _is_number(value: Any, low: int, high: int) -> bool:

@@ -29,6 +29,7 @@ from tilewright.tiles.tree import InvalidTree, TileTree, kernels
 Judge = Callable[[tuple[Group, ...]], tuple[tuple[MappedProduct, ...], Decision]]
 
 APART, FUSED = "a kernel each", "one kernel"
+TIMED = "it was timed as the faster one"
 
 
 def fusions(decisions: Iterable[Decision]) -> list[Decision]:
@@ -37,14 +38,19 @@ def fusions(decisions: Iterable[Decision]) -> list[Decision]:
     return [each for each in decisions if each.subject.startswith("fusion of") and each.chosen.startswith(chosen)]
 
 
+def fusion_of(parts: Sequence[Group]) -> str:
+    """The subject of the decision about groups in one kernel."""
+    return f"fusion of {' + '.join(part.name for part in parts)}"
+
+
 def join(planning: Planning, steps: Sequence[Group | Loop], judged: Judge) -> list[Group | Loop]:
     """The steps of a plan, in which products that are one kernel are one group, where the last of them was.
 
     `judged` gives the mappings with which the products of some groups run as one kernel, none where they stay apart.
-    A search chooses how each product runs alone.
     """
-    options = planning.options
-    if options.fuse == "never" or options.search != "rules" or planning.choose != ChooseProduct():
+    options, choose = planning.options, planning.choose
+    chosen = options.search != "rules" or choose != ChooseProduct()
+    if options.fuse == "never" or (chosen and not choose.chains):
         return list(steps)
     groups = {name: step for step in steps if isinstance(step, Group) for name in step.stored}
     left: dict[int, Group] = {}
@@ -53,7 +59,7 @@ def join(planning: Planning, steps: Sequence[Group | Loop], judged: Judge) -> li
         if not isinstance(step, Group) or step.kind != "product":
             continue
         for parts in chains_to(step, groups):
-            if any(part.name in taken for part in parts):
+            if any(part.name in taken for part in parts) or (chosen and fusion_of(parts) not in choose.chains):
                 continue
             found, decision = judged(parts)
             if not found:

@@ -8,6 +8,8 @@ from dataclasses import replace
 from tilewright.compiler.chains import (
     APART,
     FUSED,
+    TIMED,
+    fusion_of,
     given_trees,
     join,
     keep_rows,
@@ -65,7 +67,7 @@ def _judged(planning: Planning, parts: tuple[Group, ...], machine: Cpu) -> tuple
     They are one where blocks fit, and that is asked for or predicted to pay.
     """
     producer, *between, consumer = parts
-    subject, options = f"fusion of {' + '.join(part.name for part in parts)}", planning.options
+    subject, options = fusion_of(parts), planning.options
     given = given_trees(planning, parts)
     if given is False:
         return (), Decision(subject, APART, ASKED)
@@ -86,8 +88,9 @@ def _judged(planning: Planning, parts: tuple[Group, ...], machine: Cpu) -> tuple
     one = cycles_fused(works, point, machine, threads)
     several = cycles_apart(_sketches(parts, alone), machine, threads, rows)
     fused, asked = f"{FUSED}, {point}", given or options.fuse == "always"
-    if asked or one * LEAST_GAIN <= several:
-        reason = ASKED if asked else f"{one:.0f} predicted cycles, {several:.0f} as {APART}"
+    timed = subject in planning.choose.chains
+    if asked or timed or one * LEAST_GAIN <= several:
+        reason = ASKED if asked else TIMED if timed else f"{one:.0f} predicted cycles, {several:.0f} as {APART}"
         return pair, Decision(
             subject, fused, reason, APART, f"{several:.0f} cycles", cost=Cost(cycles=one),
             runner_up_cost=Cost(cycles=several),

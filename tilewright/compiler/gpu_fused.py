@@ -8,6 +8,8 @@ from dataclasses import replace
 from tilewright.compiler.chains import (
     APART,
     FUSED,
+    TIMED,
+    fusion_of,
     given_trees,
     join,
     over_shared_loops,
@@ -59,7 +61,7 @@ def join_products(planning: Planning, steps: Sequence[Group | Loop], machine: Gp
 
 def _judged(planning: Planning, parts: tuple[Group, ...], machine: Gpu) -> tuple[tuple[MappedProduct, ...], Decision]:
     """The mappings with which groups run as one kernel, with the decision; none where they stay apart."""
-    subject, options = f"fusion of {' + '.join(part.name for part in parts)}", planning.options
+    subject, options = fusion_of(parts), planning.options
     given = given_trees(planning, parts)
     if given is False:
         return (), Decision(subject, APART, ASKED)
@@ -68,9 +70,9 @@ def _judged(planning: Planning, parts: tuple[Group, ...], machine: Gpu) -> tuple
         return (), Decision(subject, APART, "they cannot be one", refused=why)
     several = _cycles_apart(planning, parts, machine)
     fused, asked = f"{FUSED}, {tile.tile}", given or options.fuse == "always"
-    costs = Cost(cycles=tile.cycles), Cost(cycles=several)
-    if asked or tile.cycles * LEAST_GAIN <= several:
-        reason = ASKED if asked else f"{tile.cycles:.0f} predicted cycles, {several:.0f} as {APART}"
+    costs, timed = (Cost(cycles=tile.cycles), Cost(cycles=several)), subject in planning.choose.chains
+    if asked or timed or tile.cycles * LEAST_GAIN <= several:
+        reason = ASKED if asked else TIMED if timed else f"{tile.cycles:.0f} predicted cycles, {several:.0f} as {APART}"
         decision = Decision(
             subject, fused, reason, APART, f"{several:.0f} cycles", why, cost=costs[0], runner_up_cost=costs[1]
         )

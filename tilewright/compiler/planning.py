@@ -140,12 +140,14 @@ class ChooseProduct:
     """Chooses how products run: which mapping a node has, and then which point of its space; None leaves it to rules.
 
     A space is that of the contraction before its vector operand is packed; the string is the name of its node. `tile`
-    chooses among the tiles that a block of a GPU may have, cheapest first.
+    chooses among the tiles that a block of a GPU may have, cheapest first. `chains` are the fusions (subjects of their
+    decisions) that happen, whatever is predicted; where anything is chosen, no other products are fused.
     """
 
     mapping: ChooseMapping = _undecided
     point: Callable[[ProductSpace, str], ProductPoint | None] = _undecided
     tile: Callable[[Ranking, str], Candidate | None] = _undecided
+    chains: frozenset[str] = frozenset()
 
 
 @dataclass

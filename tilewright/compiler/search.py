@@ -4,7 +4,8 @@ In: a graph, and `Options` with ``search="joint"``. Out: for each product a choi
 the reason, both as data. A product is searched in its *neighbourhood*, the nodes around it as far as the next products,
 because these decide how its operands are stored. What counts is the time of all kernels there, each kernel of a
 certain content timed once, so that a choice also pays for the copies and the slower neighbours that it causes. At the
-end the whole graph is timed with the choices and without; choices that do not pay there are dropped.
+end the whole graph is timed with the choices and without; choices that do not pay there are dropped. Then chains of
+products that are predicted to pay as one kernel are timed both ways (`chain_search.py`).
 
 Products in equal neighbourhoods share one search. Results are kept in the compile cache: neither they nor the whole
 graph are searched again by the same version on the same machine.
@@ -22,12 +23,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from tilewright.compiler.chain_search import TimedChain, timed_chains
 from tilewright.compiler.digest import compiler_digest
 from tilewright.compiler.joint import candidates, default_choice
 from tilewright.compiler.neighbourhood import neighbourhood, shape_digest, structural_hash, tensor_names
 from tilewright.compiler.plan import make_plan, prepare
 from tilewright.compiler.planning import ChooseProduct, Kernel, Plan
-from tilewright.compiler.timer import Timer, content, own_kernels
+from tilewright.compiler.timer import TURNS, Timer, content, own_kernels, own_of_each
 from tilewright.dataclass import dataclass
 from tilewright.decision import Cost, Decision, Refusal
 from tilewright.errors import CompileError, InvalidArgument
@@ -50,11 +52,10 @@ from tilewright.tiles.product import product_of
 
 DRAWN = 32  # points drawn for one that is measured: the one that is predicted to be best
 SAMPLE = 8  # points by which mappings are ranked where there are more of them than trials
-TURNS = 7  # of timings that are compared: the least counts, what disturbs one only adds to it
 LEAST_GAIN = 0.02  # of a product's time: less is not told from noise, and the rules' choice stays
 SEED = 0
 RULES = "as the rules say"
-VERSION = "1"  # of stored results
+VERSION = "2"  # of stored results
 
 _log = logging.getLogger(__name__)
 _Read = TypeVar("_Read")
@@ -62,10 +63,13 @@ _Read = TypeVar("_Read")
 
 @dataclass(frozen=True)
 class Outcome(Readable):
-    """What was found about one product: how it runs, None for the rules' own choice, and why."""
+    """What was found about one product: how it runs, None for the rules' own choice, and why; and whether it is one
+    kernel with the product before it, where that was timed.
+    """
 
     decision: Decision = required(record(Decision))
     choice: Choice | None = optional(record(Choice))
+    chain: TimedChain | None = optional(record(TimedChain))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,16 +90,18 @@ class Searched:
 
     @property
     def choose(self) -> ChooseProduct:
-        return preferring({name: each.choice for name, each in self.outcomes.items() if each.choice is not None})
+        return preferring(self.outcomes)
 
     def note(self, plan: Plan) -> None:
         """Add the outcomes to a plan, as decisions and as data of its products."""
         for name, outcome in self.outcomes.items():
             if name in plan.products:
-                plan.decisions.append(outcome.decision)
+                chain = outcome.chain
+                plan.decisions += [outcome.decision, *([] if chain is None else [chain.decision])]
                 made = StoredOutcome(
-                    machine=self.machine, threads=self.threads, decision=outcome.decision, choice=outcome.choice
-                )
+                    machine=self.machine, threads=self.threads, decision=outcome.decision, choice=outcome.choice,
+                    chain=chain,
+                )  # fmt: skip
                 plan.products[name]["search"] = made.to_json()
 
 
@@ -136,8 +142,10 @@ def searched_before(products: Mapping[str, Any], machine: Machine, threads: int,
     return Searched(outcomes, digest, threads)
 
 
-def preferring(choices: Mapping[str, Choice]) -> ChooseProduct:
-    """Products run as was chosen where that is offered, by the names of their nodes; others by the rules."""
+def preferring(outcomes: Mapping[str, Outcome]) -> ChooseProduct:
+    """Products run as was found where that is offered, by the names of their nodes; others by the rules."""
+    choices = {name: each.choice for name, each in outcomes.items() if each.choice is not None}
+    chains = (each.chain for each in outcomes.values() if each.chain is not None)
     taken: set[str] = set()
 
     def mapping(node: Compute, found: Sequence[MappedProduct]) -> MappedProduct | None:
@@ -151,7 +159,7 @@ def preferring(choices: Mapping[str, Choice]) -> ChooseProduct:
         chosen = choices[node].point if node in taken else None
         return chosen if chosen in space.points else None
 
-    return ChooseProduct(mapping, point)
+    return ChooseProduct(mapping, point, chains=frozenset(chain.fusion for chain in chains if chain.fused))
 
 
 def _check_runs_here(machine: Cpu) -> None:
@@ -185,7 +193,7 @@ class _Kept:
             "machine": self.machine.digest(),
             "processor": identity(),
             "threads": str(self.threads),
-            "options": repr((options.disable, options.trials)),
+            "options": repr((options.disable, options.trials, options.fuse)),
             "intrinsics": "" if options.intrinsics is None else repr(list(options.intrinsics)),
         }
 
@@ -235,7 +243,20 @@ class _Search:
             )
             if outcome is not None:
                 found[node] = outcome
-        return self._worth_it(rules, found)
+        return self._with_chains(self._worth_it(rules, found))
+
+    def _with_chains(self, outcomes: dict[str, Outcome]) -> dict[str, Outcome]:
+        """The outcomes with what was found about chains that are predicted to pay as one kernel."""
+        if self.options.fuse == "never":
+            return outcomes
+        by_rules = replace(self.options, search="rules", trials=Options.trials)
+        predicted = make_plan(self.graph, self.machine, self.threads, by_rules)
+        choose = preferring(outcomes)
+        found = timed_chains(
+            predicted, lambda chains: self._plan(self.graph, replace(choose, chains=chains)), self.timer
+        )
+        alone = {name: Outcome(Decision(f"search of {name}", RULES, "nothing else runs")) for name in found}
+        return outcomes | {name: replace({**alone, **outcomes}[name], chain=chain) for name, chain in found.items()}
 
     @cached_property
     def model(self) -> Hierarchy:
@@ -327,7 +348,7 @@ class _Search:
         outcomes = dict(found)
         by_rule: Module | None = None
         while chosen := {name: each.choice for name, each in outcomes.items() if each.choice is not None}:
-            plan = self._plan(self.graph, preferring(chosen))
+            plan = self._plan(self.graph, preferring(outcomes))
             strange = [name for name in chosen if not _runs(plan, name, chosen[name])]
             if strange:
                 outcomes |= {name: _dropped(outcomes[name], "the whole graph offers it", "") for name in strange}
@@ -366,7 +387,7 @@ class _Timed:
 
     def __call__(self, choice: Choice) -> float:
         try:
-            plan = self.search._plan(self.part, preferring({self.node: choice}))
+            plan = self.search._plan(self.part, preferring({self.node: _chosen(choice)}))
         except CompileError as error:
             self.refused.append(Refusal(str(choice), error.code, error.message))
             return inf
@@ -377,21 +398,20 @@ class _Timed:
 
     def in_turns(self, choice: Choice) -> tuple[float, float]:
         """Seconds of what the rules choose and of a choice, timed in turns: the kernels in which they differ."""
-        timer, plan = self.search.timer, self.search._plan(self.part, preferring({self.node: choice}))
-        chosen = {content(plan, kernel) for kernel in plan.kernels}
-        shared = chosen & self._unchanged
-        modules, known = [], []
-        for each in (self.by_rule, plan):
-            kernels = [kernel for kernel in each.kernels if content(each, kernel) not in shared]
-            modules.append(timer.module(each, kernels) if kernels else None)
-            known.append(timer.total(each) - timer.of(each, kernels))
-        turns = [[sum(timer.times(module)) if module else 0.0 for module in modules] for _ in range(TURNS)]
-        rules, other = (min(each) for each in zip(*turns, strict=True))
-        return self._seconds(self.by_rule, known[0] + rules), self._seconds(plan, known[1] + other)
+        timer, plan = self.search.timer, self.search._plan(self.part, preferring({self.node: _chosen(choice)}))
+        plans = self.by_rule, plan
+        shared = [timer.total(each) - timer.of(each, own) for each, own in zip(plans, own_of_each(plans), strict=True)]
+        rules, other = timer.in_turns(*plans)
+        return self._seconds(self.by_rule, shared[0] + rules), self._seconds(plan, shared[1] + other)
 
     def _seconds(self, plan: Plan, total: float) -> float:
         """Without the neighbours; where they become faster by a choice, that is not to its credit."""
         return max(total - self._neighbours, self.search.timer.of(plan, own_kernels(plan, self.node)))
+
+
+def _chosen(choice: Choice) -> Outcome:
+    """What has a product run by a choice, before anything is known about it."""
+    return Outcome(Decision("search", str(choice), "tried"), choice)
 
 
 def _of_alike(stored: Mapping[str, Any], part: Graph, node: str) -> Outcome | None:

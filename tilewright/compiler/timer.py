@@ -22,6 +22,7 @@ from tilewright.runtime.module import Module
 
 REPEATS = 5  # runs of a module, whose medians per kernel make one timing
 TIMINGS = 2  # of each kernel: the least counts
+TURNS = 7  # of timings that are compared: the least counts, what disturbs one only adds to it
 
 
 @dataclass
@@ -73,6 +74,13 @@ class Timer:
         constants = allocate(made.constants_bytes)
         return Module(Artifact(manifest, made.code, constants, "", "{}", "{}"), self.threads, self.options)
 
+    def in_turns(self, *plans: Plan) -> list[float]:
+        """The least seconds of each plan's own kernels, those that not all plans have, timed in turns."""
+        own = own_of_each(plans)
+        modules = [self.module(plan, kernels) if kernels else None for plan, kernels in zip(plans, own, strict=True)]
+        turns = [[sum(self.times(module)) if module else 0.0 for module in modules] for _ in range(TURNS)]
+        return [min(each) for each in zip(*turns, strict=True)]
+
     def times(self, module: Module) -> list[float]:
         """Seconds of the kernels of a module."""
         profiles = [[each.seconds for each in module.profile(repeats=REPEATS)] for _ in range(TIMINGS)]
@@ -83,6 +91,16 @@ def content(plan: Plan, kernel: Kernel) -> str:
     """Equal for kernels that do the same on operands that are stored alike."""
     stored = [plan.stored[name] for name in kernel.arguments]
     return repr((kernel.scheduled, [(str(each.layout), each.space) for each in stored]))
+
+
+def own_of_each(plans: Sequence[Plan]) -> list[list[Kernel]]:
+    """The kernels of each plan that not all of them have."""
+    contents = [[content(plan, kernel) for kernel in plan.kernels] for plan in plans]
+    shared = set.intersection(*map(set, contents))
+    return [
+        [kernel for kernel, each in zip(plan.kernels, known, strict=True) if each not in shared]
+        for plan, known in zip(plans, contents, strict=True)
+    ]
 
 
 def own_kernels(plan: Plan, node: str) -> list[Kernel]:

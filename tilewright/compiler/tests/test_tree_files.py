@@ -174,5 +174,5 @@ def test_a_file_that_is_not_there_and_one_tree_too_many(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fuse", ["always", "chain.tile"])
 def test_a_search_leaves_products_apart(fuse: str) -> None:
-    with pytest.raises(InvalidArgument, match="a search times each product alone"):
+    with pytest.raises(InvalidArgument, match="a search times chains both ways"):
         Options(search="joint", fuse=fuse)

@@ -1,0 +1,115 @@
+"""Chains in the joint search: both ways are timed, the faster one runs, is stored and explained with both numbers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilewright.compiler import fused
+from tilewright.compiler.compile import build, compile_graph, plan_graph, rebuilt
+from tilewright.compiler.planning import Kernel, Plan
+from tilewright.compiler.tests.test_fused_products import attention, chain, inputs
+from tilewright.compiler.tests.test_search import pretend
+from tilewright.compiler.timer import Timer
+from tilewright.decision import Decision
+from tilewright.expr.evaluate import evaluate
+from tilewright.machine import host
+from tilewright.options import Options
+from tilewright.runtime import calibrate
+from tilewright.runtime.artifact import Artifact
+from tilewright.tiles.product import products_of
+
+SIZES = (2, 97, 33, 17, 130)
+
+
+@pytest.fixture(autouse=True)
+def _predicted_to_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every chain that has a kernel, on every machine."""
+    monkeypatch.setattr(fused, "LEAST_GAIN", 0.01)
+    monkeypatch.setattr(calibrate, "calibrated", lambda options: host())
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> Options:
+    return Options(cache_dir=tmp_path / "cache", search="joint", trials=1)
+
+
+def seconds(one: float) -> object:
+    """A product takes a millisecond, two in one kernel `one`, other kernels nothing."""
+
+    def cost(kernel: Kernel) -> float:
+        return (0.0, 1e-3, one)[len(products_of(kernel.scheduled))]
+
+    return cost
+
+
+def timing(plan: Plan) -> Decision:
+    (found,) = (each for each in plan.decisions if each.subject == "search of C + E")
+    return found
+
+
+def kernels_with_products(plan: Plan) -> list[int]:
+    return [len(products_of(each.scheduled)) for each in plan.kernels if products_of(each.scheduled)]
+
+
+@pytest.mark.parametrize(("one", "expected"), [(1.5e-3, [2]), (2.5e-3, [1, 1])])
+def test_the_faster_way_runs_and_both_times_are_told(
+    one: float, expected: list[int], options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, seconds(one))  # type: ignore[arg-type]
+    plan = plan_graph(chain(SIZES), host(), 1, options)
+    assert kernels_with_products(plan) == expected
+    decision = timing(plan)
+    faster, slower = ("one kernel", "a kernel each") if expected == [2] else ("a kernel each", "one kernel")
+    assert (decision.chosen, decision.runner_up) == (faster, slower)
+    assert decision.cost is not None
+    assert decision.runner_up_cost is not None
+    assert {decision.cost.seconds, decision.runner_up_cost.seconds} == {one, 2e-3}
+    assert decision.cost.seconds < decision.runner_up_cost.seconds  # type: ignore[operator]
+    assert "predicted" in decision.reason
+
+
+@pytest.mark.parametrize("one", [1.5e-3, 2.5e-3])
+def test_a_module_is_rebuilt_as_its_chains_were_timed(
+    one: float, options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        pretend(patched, seconds(one))  # type: ignore[arg-type]
+        build(chain(SIZES), host(), 1, options).save(tmp_path / "chain.twm")
+    monkeypatch.setattr(Timer, "module", None)  # nothing may be timed
+    stored = Artifact.read(tmp_path / "chain.twm")
+    again = rebuilt(stored, "host", 1, Options(cache=False, cache_dir=options.cache_dir))
+    assert again.code == stored.code
+    assert json.loads(again.plan)["products"] == json.loads(stored.plan)["products"]
+
+
+def test_what_was_timed_is_kept_in_the_cache(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, seconds(1.5e-3))  # type: ignore[arg-type]
+    first = plan_graph(chain(SIZES), host(), 1, options)
+    made = pretend(monkeypatch, seconds(2.5e-3))  # type: ignore[arg-type]
+    again = plan_graph(chain(SIZES), host(), 1, options)
+    assert not made, "nothing is timed again"
+    assert timing(again) == timing(first)
+    apart = plan_graph(chain(SIZES), host(), 1, replace(options, fuse="never"))
+    assert kernels_with_products(apart) == [1, 1], "what was found with other options is not taken"
+
+
+def test_never_times_no_chain(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, seconds(1.5e-3))  # type: ignore[arg-type]
+    plan = plan_graph(chain(SIZES), host(), 1, replace(options, fuse="never"))
+    assert kernels_with_products(plan) == [1, 1]
+    assert not any("+" in each.subject for each in plan.decisions)
+
+
+@pytest.mark.parametrize("between", ["", "softmax"])
+def test_a_timed_chain_computes_the_same(between: str, options: Options) -> None:
+    """With real times, whichever way they choose."""
+    graph = attention(SIZES) if between else chain(SIZES)
+    module = compile_graph(graph, threads=1, options=options)
+    (expected,) = evaluate(graph, inputs(graph))
+    np.testing.assert_allclose(module(*inputs(graph)), expected, rtol=0, atol=1e-4)
+    assert "search of " in module.explain(all=True)
