@@ -11,7 +11,6 @@ from math import isnan
 from typing import Any
 
 from llvmlite import ir
-from xdsl.dialects import arith, math
 from xdsl.dialects.builtin import BFloat16Type
 from xdsl.ir import Attribute, Operation
 
@@ -41,21 +40,21 @@ Emit = Callable[..., ir.Value]
 
 def emit_element(builder: ir.IRBuilder, target: Arithmetic, op: Operation, args: list[ir.Value]) -> ir.Value:
     """One register of the result of an element operation, from the registers of its operands."""
-    return emit_kind(builder, target, type(op), op, args)
+    return emit_kind(builder, target, op.name, op, args)
 
 
 def emit_kind(
-    builder: ir.IRBuilder, target: Arithmetic, kind: type[Operation], op: Operation | None, args: list[ir.Value]
+    builder: ir.IRBuilder, target: Arithmetic, name: str, op: Operation | None, args: list[ir.Value]
 ) -> ir.Value:
-    """The same for a kind of operation; `op` may be None where its attributes do not matter.
+    """The same by the name of the operation; `op` may be None where its attributes do not matter.
 
     f16 arithmetic of a machine without f16 runs in f32 and is rounded once more: LLVM would call a library.
     """
     halves = [scalar_type(arg) == F16 for arg in args]
-    if not any(halves) or kind not in ARITHMETIC or target.converts_halves:
-        return ELEMENT[kind](builder, target, op, *args)
+    if not any(halves) or name not in ARITHMETIC or target.converts_halves:
+        return ELEMENT[name](builder, target, op, *args)
     wide = [convert_half_to_float(builder, target, a) if half else a for a, half in zip(args, halves, strict=True)]
-    result = ELEMENT[kind](builder, target, op, *wide)
+    result = ELEMENT[name](builder, target, op, *wide)
     return convert_float_to_half(builder, target, result) if scalar_type(result) == F32 else result
 
 
@@ -379,74 +378,70 @@ def constant(type_: ir.Type, value: Any) -> ir.Constant:
     return ir.Constant(type_, value)
 
 
-_FUNCTIONS: tuple[type[Operation], ...] = (  # which have their names in `MATH`
-    math.ExpOp, math.Exp2Op, math.ExpM1Op, math.LogOp, math.Log1pOp, math.TanhOp, math.ErfOp, tile.NormalCdfOp,
-    tile.NormalCdfTanhOp, math.SinOp, math.CosOp, math.TanOp, math.AsinOp, math.AcosOp, math.AtanOp, math.SinhOp,
-    math.CoshOp, math.AsinhOp, math.AcoshOp, math.AtanhOp,
+_FUNCTIONS = (  # which have their names in `MATH`
+    "math.exp", "math.exp2", "math.expm1", "math.log", "math.log1p", "math.tanh", "math.erf", tile.NormalCdfOp.name,
+    tile.NormalCdfTanhOp.name, "math.sin", "math.cos", "math.tan", "math.asin", "math.acos", "math.atan", "math.sinh",
+    "math.cosh", "math.asinh", "math.acosh", "math.atanh",
 )  # fmt: skip
 
-ELEMENT: dict[type[Operation], Emit] = {
-    arith.AddfOp: partial(_built, "fadd"),
-    arith.SubfOp: partial(_built, "fsub"),
-    arith.MulfOp: partial(_built, "fmul"),
-    arith.DivfOp: partial(_built, "fdiv"),
-    arith.NegfOp: partial(_built, "fneg"),
-    arith.MaximumfOp: partial(_extreme, "max"),
-    arith.MinimumfOp: partial(_extreme, "min"),
-    arith.AddiOp: partial(_built, "add"),
-    arith.SubiOp: partial(_built, "sub"),
-    arith.MuliOp: partial(_built, "mul"),
-    arith.AndIOp: partial(_built, "and_"),
-    arith.OrIOp: partial(_built, "or_"),
-    arith.XOrIOp: partial(_built, "xor"),
-    arith.DivSIOp: partial(_divide, "sdiv"),
-    arith.DivUIOp: partial(_divide, "udiv"),
-    arith.RemSIOp: partial(_divide, "srem"),
-    arith.RemUIOp: partial(_divide, "urem"),
-    arith.FloorDivSIOp: partial(_divide, "floor"),
-    arith.ShLIOp: partial(_shift, "shl"),
-    arith.ShRSIOp: partial(_shift, "ashr"),
-    arith.ShRUIOp: partial(_shift, "lshr"),
-    arith.MaxSIOp: partial(_integer_extreme, True, ">"),
-    arith.MinSIOp: partial(_integer_extreme, True, "<"),
-    arith.MaxUIOp: partial(_integer_extreme, False, ">"),
-    arith.MinUIOp: partial(_integer_extreme, False, "<"),
-    arith.IndexCastOp: _index_cast,
-    arith.BitcastOp: _bitcast,
-    **{kind: partial(_function, MATH[kind.name.partition(".")[2]]) for kind in _FUNCTIONS},
-    math.AbsFOp: partial(_intrinsic1, "fabs"),
-    math.AbsIOp: _abs_integer,
-    math.SqrtOp: partial(_intrinsic1, "sqrt"),
-    math.FloorOp: partial(_intrinsic1, "floor"),
-    math.CeilOp: partial(_intrinsic1, "ceil"),
-    math.TruncOp: partial(_intrinsic1, "trunc"),
-    math.RoundEvenOp: partial(_intrinsic1, "roundeven"),
-    math.FmaOp: _fma,
-    math.PowFOp: partial(_function, MATH["pow"]),
-    tile.RemainderOp: partial(_function, _remainder),
-    tile.CompareOp: _compare,
-    tile.SelectOp: partial(_built, "select"),
-    tile.CastOp: _cast,
-    tile.Tf32Op: _tf32,
+ELEMENT: dict[str, Emit] = {  # by the name of the operation
+    "arith.addf": partial(_built, "fadd"),
+    "arith.subf": partial(_built, "fsub"),
+    "arith.mulf": partial(_built, "fmul"),
+    "arith.divf": partial(_built, "fdiv"),
+    "arith.negf": partial(_built, "fneg"),
+    "arith.maximumf": partial(_extreme, "max"),
+    "arith.minimumf": partial(_extreme, "min"),
+    "arith.addi": partial(_built, "add"),
+    "arith.subi": partial(_built, "sub"),
+    "arith.muli": partial(_built, "mul"),
+    "arith.andi": partial(_built, "and_"),
+    "arith.ori": partial(_built, "or_"),
+    "arith.xori": partial(_built, "xor"),
+    "arith.divsi": partial(_divide, "sdiv"),
+    "arith.divui": partial(_divide, "udiv"),
+    "arith.remsi": partial(_divide, "srem"),
+    "arith.remui": partial(_divide, "urem"),
+    "arith.floordivsi": partial(_divide, "floor"),
+    "arith.shli": partial(_shift, "shl"),
+    "arith.shrsi": partial(_shift, "ashr"),
+    "arith.shrui": partial(_shift, "lshr"),
+    "arith.maxsi": partial(_integer_extreme, True, ">"),
+    "arith.minsi": partial(_integer_extreme, True, "<"),
+    "arith.maxui": partial(_integer_extreme, False, ">"),
+    "arith.minui": partial(_integer_extreme, False, "<"),
+    "arith.index_cast": _index_cast,
+    "arith.bitcast": _bitcast,
+    **{name: partial(_function, MATH[name.partition(".")[2]]) for name in _FUNCTIONS},
+    "math.absf": partial(_intrinsic1, "fabs"),
+    "math.absi": _abs_integer,
+    "math.sqrt": partial(_intrinsic1, "sqrt"),
+    "math.floor": partial(_intrinsic1, "floor"),
+    "math.ceil": partial(_intrinsic1, "ceil"),
+    "math.trunc": partial(_intrinsic1, "trunc"),
+    "math.roundeven": partial(_intrinsic1, "roundeven"),
+    "math.fma": _fma,
+    "math.powf": partial(_function, MATH["pow"]),
+    tile.RemainderOp.name: partial(_function, _remainder),
+    tile.CompareOp.name: _compare,
+    tile.SelectOp.name: partial(_built, "select"),
+    tile.CastOp.name: _cast,
+    tile.Tf32Op.name: _tf32,
 }
 
-_FLOAT: dict[str, type[Operation]] = {
-    "sum": arith.AddfOp, "prod": arith.MulfOp, "max": arith.MaximumfOp, "min": arith.MinimumfOp
-}  # fmt: skip
-_SIGNED: dict[str, type[Operation]] = {
-    "sum": arith.AddiOp, "prod": arith.MuliOp, "max": arith.MaxSIOp, "min": arith.MinSIOp
-}  # fmt: skip
-_UNSIGNED: dict[str, type[Operation]] = {**_SIGNED, "max": arith.MaxUIOp, "min": arith.MinUIOp}
+_FLOAT = {"sum": "arith.addf", "prod": "arith.mulf", "max": "arith.maximumf", "min": "arith.minimumf"}
+_SIGNED = {"sum": "arith.addi", "prod": "arith.muli", "max": "arith.maxsi", "min": "arith.minsi"}
+_UNSIGNED = {**_SIGNED, "max": "arith.maxui", "min": "arith.minui"}
 
 
-def combination(kind: str, floating: bool, unsigned: bool) -> type[Operation]:
-    """The operation by which a reduction of this kind combines two elements."""
+def combination(kind: str, floating: bool, unsigned: bool) -> str:
+    """The name of the operation by which a reduction of this kind combines two elements."""
     return (_FLOAT if floating else _UNSIGNED if unsigned else _SIGNED)[kind]
 
 
-ARITHMETIC = (
-    arith.AddfOp, arith.SubfOp, arith.MulfOp, arith.DivfOp, arith.MaximumfOp, arith.MinimumfOp, math.SqrtOp,
-    math.FloorOp, math.CeilOp, math.TruncOp, math.RoundEvenOp, math.FmaOp, tile.CompareOp,
-)  # fmt: skip
+ARITHMETIC = frozenset({
+    "arith.addf", "arith.subf", "arith.mulf", "arith.divf", "arith.maximumf", "arith.minimumf", "math.sqrt",
+    "math.floor", "math.ceil", "math.trunc", "math.roundeven", "math.fma", tile.CompareOp.name,
+})  # fmt: skip
 
 __all__ = ["ELEMENT", "constant", "emit_element", "fma", "splat"]

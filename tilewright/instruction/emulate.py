@@ -19,7 +19,7 @@ from tilewright.expr import dtypes
 from tilewright.expr.core import Axis, Compute, identity
 from tilewright.expr.evaluate import evaluate_compute
 from tilewright.instruction.physical import PhysicalMapping, Placement
-from tilewright.instruction.relayout import relayouts, unpacked
+from tilewright.instruction.relayout import unnamed_relayouts, unpacked
 from tilewright.intrinsics.elements import storage
 
 Array = np.ndarray[Any, Any]
@@ -35,7 +35,7 @@ def emulate(physical: PhysicalMapping, tensors: Mapping[str, Array], *, execute:
     canonical = physical.match.canonical
     for node in canonical.before:
         values[node.name] = evaluate_compute(node, values)
-    packed = [evaluate_compute(node, values) for node in relayouts(physical)]
+    packed = [evaluate_compute(node, values) for node in unnamed_relayouts(physical)]
     result = emulate_packed(physical, packed, execute=execute)
     back = unpacked(physical)
     values[back.inputs()[0].name] = result

@@ -36,22 +36,29 @@ PREFIX = "relayout."
 
 def packed(read: Read, order: Order, pad: float = 0) -> Compute:
     """The relayout of an operand: what `read` takes at every point of its loops, in `order`, `pad` in between."""
+    return named_by_content(_packed(read, order, pad))
+
+
+def _packed(read: Read, order: Order, pad: float) -> Compute:
     axes, values = _dimensions(order, set())
     homes = {loop: index for index in order.indices for loop in index.form.terms}
     body: Expr = read.tensor[tuple(_taken(place, homes, values) for place in read.indices)]
     inside = [values[index.name] < index.extent for index in order.indices if index.extent < order.room(index)]
     if inside:
         body = select(fold(lambda left, right: left & right, inside), body, Const(pad, body.dtype))
-    return named_by_content(
-        Compute(Tensor("_", order.shape, body.dtype), axes, simplify(body), source=read.tensor.name)
-    )
+    return Compute(Tensor("_", order.shape, body.dtype), axes, simplify(body), source=read.tensor.name)
 
 
 def relayouts(physical: PhysicalMapping) -> tuple[Compute, ...]:
     """One node per source operand, in the record's order."""
+    return tuple(map(named_by_content, unnamed_relayouts(physical)))
+
+
+def unnamed_relayouts(physical: PhysicalMapping) -> tuple[Compute, ...]:
+    """The same for those who only compute them."""
     pad = physical.record.pad_identity
     operands = zip(physical.match.reads, physical.orders, strict=False)
-    return tuple(packed(read, order, pad) for read, order in operands)
+    return tuple(_packed(read, order, pad) for read, order in operands)
 
 
 def call(physical: PhysicalMapping) -> Compute:

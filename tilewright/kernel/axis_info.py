@@ -87,11 +87,11 @@ class AxisAnalysis:
         number = uniform(result)
         if number is not None:
             return _constant(int(number) & 1 if _bits(result) == 1 else int(number), result)
-        rule = _RULES.get(type(op)) or (_element_wise if type(op) in ELEMENT else None)
+        rule = _RULES.get(type(op)) or (_element_wise if op.name in ELEMENT else None)
         if rule is None:
             return unknown(len(shape(result)))
         operands = [self.of(operand) for operand in op.operands]
-        if type(op) in ELEMENT and shape(result):  # a scalar beside tiles stands for a tile
+        if op.name in ELEMENT and shape(result):  # a scalar beside tiles stands for a tile
             operands = [
                 info if shape(operand) else _repeated(info, shape(result))
                 for operand, info in zip(op.operands, operands, strict=True)

@@ -218,7 +218,7 @@ class _Program:
         values = self.values
         for op in block.ops:
             kind = type(op)
-            if (function := ELEMENT.get(kind) or WHOLE.get(kind)) is not None:
+            if (function := ELEMENT.get(op.name) or WHOLE.get(kind)) is not None:
                 values[op.results[0]] = np.asarray(function(op, *[values[operand] for operand in op._operands]))
             elif kind in _HANDLERS:
                 _HANDLERS[kind](self, op)

@@ -204,7 +204,7 @@ class Group:
         for op, kind, operands, results in self.memory.steps(block):
             if self.under_way:
                 self.check_products(op, active)
-            if kind in ELEMENT:
+            if op.name in ELEMENT:
                 self.values[results[0]] = evaluate(op, *self.operands(operands))
             elif kind in WHOLE:
                 found = WHOLE[kind](op, *(self.values[operand] for operand in operands))

@@ -63,7 +63,7 @@ VIEW_OPERANDS: dict[type[Operation], tuple[int, ...]] = {
 }  # fmt: skip
 
 _BY_TYPES = frozenset((
-    *ELEMENT, arith.ConstantOp, IotaOp, BroadcastOp, ReshapeOp, ReduceOp, DotOp, LoadOp, StoreOp,
+    arith.ConstantOp, IotaOp, BroadcastOp, ReshapeOp, ReduceOp, DotOp, LoadOp, StoreOp,
     simt.PartOp, simt.JoinOp,
 ))  # fmt: skip
 """Operations whose rules read types and attributes, no more."""
@@ -279,14 +279,13 @@ def _verify_type(type_: Attribute) -> None:
 
 
 def _verify_vocabulary(op: Operation) -> None:
-    kind = type(op)
-    if not (kind in ELEMENT or kind in _CONTROL or op.dialect_name() in ("tile", "simt")):
+    if not (op.name in ELEMENT or type(op) in _CONTROL or op.dialect_name() in ("tile", "simt")):
         raise VerifyException("not an operation of tile programs; element operations are those of kernel.elements")
 
 
 def _verify_alone(op: Operation, operands: tuple[SSAValue, ...]) -> None:
     """The rules of the operation's definition."""
-    if type(op) not in _BY_TYPES:
+    if op.name not in ELEMENT and type(op) not in _BY_TYPES:
         op.verify_()
         return
     types = (*[operand.type for operand in operands], None, *[result.type for result in op.results])

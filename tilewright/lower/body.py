@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 
 import numpy as np
-from xdsl.dialects import arith, math
+from xdsl.dialects import arith
 from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import Attribute, Operation, SSAValue
 
@@ -181,7 +181,7 @@ class BodyEmitter:
             return None
         less = FUNCTIONS["neg"](self.builder, [self.emit(subtracted, mask)])
         a, b, c = self._joined([*(self.emit(factor, mask) for factor in product.args), less])
-        return Value(self.builder.insert(math.FmaOp(a.ssa, b.ssa, c.ssa)), expr.dtype)
+        return Value(self.builder.math("FmaOp", a.ssa, b.ssa, c.ssa), expr.dtype)
 
     def _explicit_cast(self, expr: Cast, mask: SSAValue | None) -> Value:
         return self._held(self.cast(self.emit(expr.arg, mask), expr.dtype))
@@ -463,6 +463,11 @@ def _float(operation: Callable[..., Operation]) -> Emit:
     return lambda builder, args: Value(builder.insert(operation(*(arg.ssa for arg in args))), args[0].dtype)
 
 
+def _math(kind: str) -> Emit:
+    """One operation of the dialect `math`."""
+    return lambda builder, args: Value(builder.math(kind, *(arg.ssa for arg in args)), args[0].dtype)
+
+
 def _compare(predicate: str) -> Emit:
     def emit(builder: KernelBuilder, args: Sequence[Value]) -> Value:
         a, b = args
@@ -483,8 +488,7 @@ def _absolute(builder: KernelBuilder, args: Sequence[Value]) -> Value:
     (a,) = args
     if dtypes.is_unsigned(a.dtype):
         return a
-    op = math.AbsFOp(a.ssa) if dtypes.is_float(a.dtype) else math.AbsIOp(a.ssa)
-    return Value(builder.insert(op), a.dtype)
+    return Value(builder.math("AbsFOp" if dtypes.is_float(a.dtype) else "AbsIOp", a.ssa), a.dtype)
 
 
 def _sign(builder: KernelBuilder, args: Sequence[Value]) -> Value:
@@ -494,7 +498,7 @@ def _sign(builder: KernelBuilder, args: Sequence[Value]) -> Value:
     if dtypes.is_unsigned(a.dtype):
         return Value(builder.insert(tile.SelectOp(positive, one, zero)), a.dtype)
     negative = builder.insert(tile.CompareOp("lt", a.ssa, zero))
-    kept = builder.insert(math.AbsFOp(a.ssa)) if dtypes.is_float(a.dtype) else a.ssa  # 0 without its sign, and NaN
+    kept = builder.math("AbsFOp", a.ssa) if dtypes.is_float(a.dtype) else a.ssa  # 0 without its sign, and NaN
     rest = builder.insert(tile.SelectOp(negative, _like(builder, a, -1), kept))
     return Value(builder.insert(tile.SelectOp(positive, one, rest)), a.dtype)
 
@@ -508,7 +512,7 @@ def _not(builder: KernelBuilder, args: Sequence[Value]) -> Value:
 def _sigmoid(builder: KernelBuilder, args: Sequence[Value]) -> Value:
     """``e / (1 + e)`` with ``e = exp(min(x, 40))``: also where the result is denormal; it is 1 from there on."""
     (a,) = args
-    exponential = builder.insert(math.ExpOp(builder.insert(arith.MinimumfOp(a.ssa, _like(builder, a, 40.0)))))
+    exponential = builder.math("ExpOp", builder.insert(arith.MinimumfOp(a.ssa, _like(builder, a, 40.0))))
     total = builder.insert(arith.AddfOp(_like(builder, a, 1.0), exponential))
     return Value(builder.insert(arith.DivfOp(exponential, total)), a.dtype)
 
@@ -519,7 +523,7 @@ def _is_nan(builder: KernelBuilder, args: Sequence[Value]) -> Value:
 
 def _is_inf(builder: KernelBuilder, args: Sequence[Value]) -> Value:
     (a,) = args
-    magnitude = builder.insert(math.AbsFOp(a.ssa))
+    magnitude = builder.math("AbsFOp", a.ssa)
     return Value(builder.insert(tile.CompareOp("eq", magnitude, _like(builder, a, float("inf")))), "bool")
 
 
@@ -556,7 +560,7 @@ def _power(builder: KernelBuilder, args: Sequence[Value]) -> Value:
     """Floats by `math.powf`; integers by repeated squaring over the bits of the exponent, wrapping as integers do."""
     a, b = args
     if dtypes.is_float(a.dtype):
-        return Value(builder.insert(math.PowFOp(a.ssa, b.ssa)), a.dtype)
+        return Value(builder.math("PowFOp", a.ssa, b.ssa), a.dtype)
     one, zero = _like(builder, a, 1), _like(builder, a, 0)
     result, square, exponent = one, a.ssa, b.ssa
     for _ in range(dtypes.bits(a.dtype)):
@@ -615,16 +619,16 @@ FUNCTIONS: dict[str, Emit] = {
     "shl": _by_kind(None, arith.ShLIOp),
     "shr": _by_kind(None, arith.ShRSIOp, arith.ShRUIOp),
     **{predicate: _compare(predicate) for predicate in tile.PREDICATES},
+    "normal_cdf": _float(tile.NormalCdfOp),
+    "normal_cdf_tanh": _float(tile.NormalCdfTanhOp),
     **{
-        name: _float(op)
-        for name, op in {
-            "exp": math.ExpOp, "exp2": math.Exp2Op, "expm1": math.ExpM1Op, "log": math.LogOp, "log1p": math.Log1pOp,
-            "sqrt": math.SqrtOp, "tanh": math.TanhOp, "erf": math.ErfOp,
-            "sin": math.SinOp, "cos": math.CosOp, "tan": math.TanOp, "asin": math.AsinOp, "acos": math.AcosOp,
-            "atan": math.AtanOp, "sinh": math.SinhOp, "cosh": math.CoshOp, "asinh": math.AsinhOp,
-            "acosh": math.AcoshOp, "atanh": math.AtanhOp, "normal_cdf": tile.NormalCdfOp,
-            "normal_cdf_tanh": tile.NormalCdfTanhOp, "floor": math.FloorOp, "ceil": math.CeilOp,
-            "round": math.RoundEvenOp, "trunc": math.TruncOp,
+        name: _math(kind)
+        for name, kind in {
+            "exp": "ExpOp", "exp2": "Exp2Op", "expm1": "ExpM1Op", "log": "LogOp", "log1p": "Log1pOp", "sqrt": "SqrtOp",
+            "tanh": "TanhOp", "erf": "ErfOp", "sin": "SinOp", "cos": "CosOp", "tan": "TanOp", "asin": "AsinOp",
+            "acos": "AcosOp", "atan": "AtanOp", "sinh": "SinhOp", "cosh": "CoshOp", "asinh": "AsinhOp",
+            "acosh": "AcoshOp", "atanh": "AtanhOp", "floor": "FloorOp", "ceil": "CeilOp", "round": "RoundEvenOp",
+            "trunc": "TruncOp",
         }.items()
     },
 }  # fmt: skip

@@ -67,6 +67,12 @@ class KernelBuilder:
         assert isinstance(type_, builtin.IntegerType)
         return self.insert(arith.ConstantOp(IntegerAttr(signed, type_)))
 
+    def math(self, kind: str, *operands: SSAValue) -> SSAValue:
+        """The result of the operation of `math` of this class, imported with the first: products alone have none."""
+        from xdsl.dialects import math
+
+        return self.insert(getattr(math, kind)(*operands))
+
     def add(self, a: SSAValue, b: SSAValue) -> SSAValue:
         return self.insert(binary(arith.AddiOp, a, b))
 

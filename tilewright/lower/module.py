@@ -5,7 +5,7 @@ Kernels once each, the host sequence, the plan of the arena.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 
 from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, MemRefType, ModuleOp
@@ -16,15 +16,13 @@ from tilewright.expr.core import Const, Tensor
 from tilewright.expr.names import claim
 from tilewright.expr.ordered import Ordered
 from tilewright.kernel import dialect as tile
-from tilewright.lower.block_nest import lower_block_nest
-from tilewright.lower.blocks import lower_blocks
 from tilewright.lower.body import computed_in, computed_value
 from tilewright.lower.builder import KernelBuilder, view_type
-from tilewright.lower.fused_blocks import lower_fused_blocks
 from tilewright.lower.nest import lower_nest
 from tilewright.lower.ordered import lower_ordered
 from tilewright.lower.product import lower_product
 from tilewright.lower.steps import Moving, Place, Repeated, Step, anonymous
+from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.legality import check
 from tilewright.tiles.parts import on_blocks
 from tilewright.tiles.problem import problem_of
@@ -143,8 +141,7 @@ def lower_kernel(step: Step, name: str, resources: Resources) -> tile.FuncOp:
     if isinstance(step.kernel.statements[-1].accum, Ordered):
         func = lower_ordered(name, step.kernel, step.arguments)
     elif on_blocks(step.kernel.tree):
-        lowered = (lower_block_nest, lower_blocks, lower_fused_blocks)[min(len(products), 2)]
-        func = lowered(name, step.kernel, step.arguments)
+        func = _on_blocks(len(products))(name, step.kernel, step.arguments)
     elif products:
         func = lower_product(name, step.kernel, step.arguments, step.parameters)
     else:
@@ -153,6 +150,21 @@ def lower_kernel(step: Step, name: str, resources: Resources) -> tile.FuncOp:
         {"flops": IntegerAttr(step.flops, 64), "bytes": IntegerAttr(step.bytes, 64)}
     )
     return func
+
+
+def _on_blocks(products: int) -> Callable[[str, Kernel, Sequence[tuple[Tensor, int]]], tile.FuncOp]:
+    """What lowers a kernel on blocks of threads with so many products; a CPU has none, and imports nothing for it."""
+    if products == 0:
+        from tilewright.lower.block_nest import lower_block_nest
+
+        return lower_block_nest
+    if products == 1:
+        from tilewright.lower.blocks import lower_blocks
+
+        return lower_blocks
+    from tilewright.lower.fused_blocks import lower_fused_blocks
+
+    return lower_fused_blocks
 
 
 def _unique(name: str, taken: set[str]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from xdsl.dialects import arith, math
+from xdsl.dialects import arith
 from xdsl.ir import SSAValue
 
 from tilewright.dataclass import dataclass
@@ -214,7 +214,7 @@ class Passes:
             value = self.kept[name]
             one = self.builder.number(1.0, value.dtype)
             self.kept[reciprocal_of(name)] = Value(self.builder.insert(arith.DivfOp(one, value.ssa)), value.dtype)
-            magnitude = self.builder.insert(math.AbsFOp(value.ssa))
+            magnitude = self.builder.math("AbsFOp", value.ssa)
             for predicate, limit in (("ge", 2.0**-60), ("le", 2.0**60)):
                 bound = self.builder.number(limit, value.dtype)
                 holds = self.builder.insert(tile.CompareOp(predicate, magnitude, bound))

@@ -118,7 +118,7 @@ class KernelEmitter:
             handler = HANDLERS.get(type(op))
             if handler is not None:
                 handler(self, op)
-            elif type(op) in ELEMENT:
+            elif op.name in ELEMENT:
                 self._element(op)
             else:
                 raise InvalidProgram(f"no machine code for operation {op.name} in kernel {self.func.sym_name.data}")

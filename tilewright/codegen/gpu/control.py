@@ -150,7 +150,7 @@ def walk(at: Emission, block: Block) -> None:
         handler = at.handlers.get(type(op)) or HANDLERS.get(type(op))
         if handler is not None:
             handler(at, op)
-        elif type(op) in ELEMENT:
+        elif op.name in ELEMENT:
             elements.element(at, op)
         else:
             raise InvalidProgram(f"no machine code for operation {op.name} in kernel {at.name}")

@@ -7,7 +7,7 @@ from itertools import product
 from math import prod
 
 from llvmlite import ir
-from xdsl.dialects import arith, math
+from xdsl.dialects import arith
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, FloatAttr, IndexType, IntegerAttr, i8, i32
 from xdsl.ir import Attribute, Operation, SSAValue
 
@@ -30,7 +30,7 @@ def element(at: Emission, op: Operation) -> None:
     operands = [at.elements(operand) for operand in op.operands]
     count = prod(tile.shape(op.results[0]))
     columns = [[values[0]] * count if len(values) != count else values for values in operands]
-    at.set(op.results[0], [apply(at, type(op), op, list(column)) for column in zip(*columns, strict=True)])
+    at.set(op.results[0], [apply(at, op.name, op, list(column)) for column in zip(*columns, strict=True)])
 
 
 def _together(at: Emission, op: Operation) -> list[ir.Value] | None:
@@ -44,14 +44,20 @@ def _together(at: Emission, op: Operation) -> list[ir.Value] | None:
         return None
     if isinstance(op, arith.AddfOp):
         for value, other in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
-            if isinstance(value.owner, math.ErfOp) and value.has_one_use() and _ones(at, other):
-                return [emit_one_plus_erf(at.builder, x, at.target) for x in at.elements(value.owner.operand)]
+            made = _made_by(value, "math.erf")
+            if made is not None and value.has_one_use() and _ones(at, other):
+                return [emit_one_plus_erf(at.builder, x, at.target) for x in at.elements(made.operands[0])]
     if isinstance(op, arith.DivfOp) and isinstance(op.rhs.owner, arith.AddfOp):
         for value, other in (op.rhs.owner.operands, reversed(op.rhs.owner.operands)):
-            if value == op.lhs and isinstance(value.owner, math.ExpOp) and _ones(at, other):
+            if value == op.lhs and _made_by(value, "math.exp") is not None and _ones(at, other):
                 pairs = zip(at.elements(op.lhs), at.elements(op.rhs), strict=True)
                 return [at.builder.fmul(e, start(at.builder, x, at.target).reciprocal().value) for e, x in pairs]
     return None
+
+
+def _made_by(value: SSAValue, name: str) -> Operation | None:
+    """The operation of that name, if a value is its result."""
+    return value.owner if isinstance(value.owner, Operation) and value.owner.name == name else None
 
 
 def _ones(at: Emission, value: SSAValue) -> bool:
@@ -61,17 +67,17 @@ def _ones(at: Emission, value: SSAValue) -> bool:
     )
 
 
-def apply(at: Emission, kind: type[Operation], op: Operation | None, args: list[ir.Value]) -> ir.Value:
-    """One register of the result of a kind of element operation."""
-    name = _EXACT.get(kind)
-    if name is not None and args[0].type == at.index != I64:
+def apply(at: Emission, name: str, op: Operation | None, args: list[ir.Value]) -> ir.Value:
+    """One register of the result of the element operation of that name."""
+    exact = _EXACT.get(name)
+    if exact is not None and args[0].type == at.index != I64:
         # Index arithmetic in 32 bits, of a kernel whose views are all smaller than that, does not overflow.
-        return getattr(at.builder, name)(*args, flags=("nsw",))
-    found = at.extreme(kind, args)
-    return found if found is not None else elementwise.emit_kind(at.builder, at.target, kind, op, args)
+        return getattr(at.builder, exact)(*args, flags=("nsw",))
+    found = at.extreme(name, args)
+    return found if found is not None else elementwise.emit_kind(at.builder, at.target, name, op, args)
 
 
-_EXACT: dict[type[Operation], str] = {arith.AddiOp: "add", arith.SubiOp: "sub", arith.MuliOp: "mul"}
+_EXACT = {"arith.addi": "add", "arith.subi": "sub", "arith.muli": "mul"}
 
 
 def index_cast(at: Emission, op: arith.IndexCastOp) -> None:

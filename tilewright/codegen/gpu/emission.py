@@ -11,7 +11,6 @@ from dataclasses import field
 from typing import Any, ClassVar
 
 from llvmlite import ir
-from xdsl.dialects import arith
 from xdsl.dialects.builtin import BFloat16Type, IndexType
 from xdsl.ir import Attribute, Operation, SSAValue
 
@@ -22,7 +21,7 @@ from tilewright.kernel import dialect as tile
 
 GLOBAL, SHARED, LOCAL = "global", "shared", "local"
 SPACES = {LOCAL: 0, GLOBAL: 1, SHARED: 3}
-_EXTREMES: dict[type[Operation], str] = {arith.MaximumfOp: "maximum", arith.MinimumfOp: "minimum"}
+_EXTREMES = {"arith.maximumf": "maximum", "arith.minimumf": "minimum"}
 
 
 class BFloat(ir.Type):  # type: ignore[misc]
@@ -131,9 +130,9 @@ class Emission:
         """Whether one instruction gives the larger or smaller of two floats, NaN where one is."""
         return False
 
-    def extreme(self, kind: type[Operation], args: Sequence[ir.Value]) -> ir.Value | None:
+    def extreme(self, operation: str, args: Sequence[ir.Value]) -> ir.Value | None:
         """The larger or smaller of two floats; None for another kind of operation too."""
-        name = _EXTREMES.get(kind)
+        name = _EXTREMES.get(operation)
         if name is None or not self.has_extremes or args[0].type not in (F16, F32):
             return None
         return self.call(f"llvm.{name}.{mangle(args[0].type)}", args[0].type, args)

@@ -11,9 +11,12 @@ from xdsl.dialects import arith, math
 from xdsl.dialects.builtin import FloatAttr, IntegerAttr, bf16, f16, f32, f64, i1, i8, i32, i64
 from xdsl.ir import Attribute
 
+from tilewright.codegen import elementwise
 from tilewright.errors import InvalidProgram
 from tilewright.kernel.dialect import CastOp, CompareOp
 from tilewright.kernel.elements import ELEMENT, cast, dtype_of, evaluate, tf32
+from tilewright.kernel.passes.common.rules.arithmetic import EXACT_FUNCTIONS
+from tilewright.kernel.tile_dialect import Tile
 
 
 def constant(value: float, type_: Attribute) -> arith.ConstantOp:
@@ -140,8 +143,19 @@ def test_division_agrees_with_integers(a: int, b: int) -> None:
     assert compute(arith.FloorDivSIOp, i32, a, b) == (0 if b == 0 else a // b)
 
 
+OPERATIONS = {kind.name: kind for dialect in (arith.Arith, math.Math) for kind in dialect.operations}
+
+
+@pytest.mark.parametrize("table", [ELEMENT, elementwise.ELEMENT])
+def test_tables_by_name_name_operations(table: dict[str, object]) -> None:
+    """A name that no operation has would never be found."""
+    assert set(table) <= {*OPERATIONS, *(kind.name for kind in Tile.operations)}
+    assert set(elementwise.ELEMENT) >= elementwise.ARITHMETIC
+    assert set(ELEMENT) >= EXACT_FUNCTIONS
+
+
 @pytest.mark.parametrize(
-    "kind", [kind for kind in ELEMENT if kind.name.startswith("math.") and kind is not math.AbsIOp]
+    "kind", [OPERATIONS[name] for name in ELEMENT if name.startswith("math.") and name != math.AbsIOp.name]
 )
 @pytest.mark.parametrize("type_", [f16, bf16, f32, f64])
 def test_functions_keep_their_type(kind: type, type_: Attribute) -> None:

@@ -6,7 +6,6 @@ from functools import cache
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
 from tilewright.dataclass import dataclass
@@ -33,11 +32,11 @@ class CanonicalisePass(ModulePass):
                 rewrite(kernel.body.block, _rules_of_blocks() if kernel.block else RULES)
 
 
-def _merged(*tables: dict[type[Operation], list[Rule]]) -> dict[type[Operation], list[Rule]]:
-    merged: dict[type[Operation], list[Rule]] = {}
+def _merged(*tables: dict[str, list[Rule]]) -> dict[str, list[Rule]]:
+    merged: dict[str, list[Rule]] = {}
     for table in tables:
-        for kind, rules in table.items():
-            merged.setdefault(kind, []).extend(rules)
+        for name, rules in table.items():
+            merged.setdefault(name, []).extend(rules)
     return merged
 
 
@@ -45,7 +44,7 @@ RULES = _merged(arithmetic.RULES, tiles.RULES, access.RULES, control.RULES)
 
 
 @cache
-def _rules_of_blocks() -> dict[type[Operation], list[Rule]]:
+def _rules_of_blocks() -> dict[str, list[Rule]]:
     """Those of kernels whose programs are blocks of threads."""
     from tilewright.kernel.passes.common.rules import threads
 

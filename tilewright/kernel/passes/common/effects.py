@@ -31,7 +31,7 @@ from tilewright.kernel.elements import ELEMENT
 
 PURE: frozenset[str] = frozenset(
     {
-        *(kind.name for kind in ELEMENT),
+        *ELEMENT,
         *(kind.name for kind in (arith.ConstantOp, ProgramIdOp, BlockRankOp, IotaOp, BroadcastOp, ReshapeOp, ReduceOp)),
         *(kind.name for kind in (ScanOp, DotOp, ConvertOp)),
         "simt.thread_id", "simt.join", "simt.part",

@@ -223,7 +223,7 @@ class _Assignment:
             ):
                 if shape(op.results[0]):
                     give(op.results[0], self.usual(shape(op.results[0])))
-            case _ if type(op) in ELEMENT:
+            case _ if op.name in ELEMENT:
                 self.element_wise(op)
             case _ if any(shape(value) for value in (*op.operands, *op.results)):
                 raise InvalidProgram(
@@ -549,7 +549,7 @@ def _is_chained(op: tile.DotOp) -> bool:
         owner = value.owner
         if isinstance(owner, tile.DotOp):
             return True
-        if value not in seen and isinstance(owner, Operation) and type(owner) in ELEMENT:
+        if value not in seen and isinstance(owner, Operation) and owner.name in ELEMENT:
             left += [operand for operand in owner.operands if shape(operand)]
         seen.add(value)
     return False

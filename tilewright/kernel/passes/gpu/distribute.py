@@ -246,7 +246,7 @@ def _branch(at: Expansion, op: scf.IfOp) -> None:
 
 def _copy(at: Expansion, op: Operation) -> None:
     """The same operation on what the thread holds."""
-    if not (type(op) in ELEMENT or isinstance(op, _KEPT) or not any(map(shape, (*op.operands, *op.results)))):
+    if not (op.name in ELEMENT or isinstance(op, _KEPT) or not any(map(shape, (*op.operands, *op.results)))):
         raise InvalidProgram(f"{op.name} on tiles of a block", help="expand it to element operations and accesses")
     made = type(op).create(
         operands=[at.values[operand] for operand in op.operands],

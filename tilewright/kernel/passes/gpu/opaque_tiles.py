@@ -33,7 +33,7 @@ def takes_fragments(op: Operation, stage_c: bool) -> bool:
     (first, *others) = layouts
     if isinstance(op, tile.StoreOp):
         return not stage_c and matrices_at(op, first) is not None
-    if others or type(op) not in ELEMENT or first.operand != "c":
+    if others or op.name not in ELEMENT or first.operand != "c":
         return False
     types = {element(each) for each in (*tiles, *op.results)}
     return len(types) == 1 and all(layout_of(each) == first or is_alike(each) for each in tiles)
@@ -54,4 +54,4 @@ def store_of(value: SSAValue) -> tile.StoreOp | None:
 
 
 def _keeps_elements(op: Operation) -> bool:
-    return isinstance(op, tile.ReshapeOp | tile.ConvertOp) or type(op) in ELEMENT
+    return isinstance(op, tile.ReshapeOp | tile.ConvertOp) or op.name in ELEMENT

@@ -98,7 +98,7 @@ class _Plan:
             self.cost += _cost(value, layout)
             return
         once = once and value.has_one_use()
-        if type(own) in ELEMENT:
+        if own.name in ELEMENT:
             more = layout.in_size("register") - (registers(value) if once else 0)
             self.cost += max(0, more) * _weight(own)
         for operand, wanted in _wanted(own, layout):
@@ -108,9 +108,10 @@ class _Plan:
 def _operation(value: SSAValue) -> Operation | None:
     """What makes a value and can make it in any layout."""
     owner = value.owner
-    if isinstance(owner, arith.ConstantOp | tile.IotaOp | tile.BroadcastOp) or type(owner) in ELEMENT:
-        return owner if isinstance(owner, Operation) else None
-    return None
+    if not isinstance(owner, Operation):
+        return None
+    constant = isinstance(owner, arith.ConstantOp | tile.IotaOp | tile.BroadcastOp)
+    return owner if constant or owner.name in ELEMENT else None
 
 
 def _wanted(op: Operation, layout: LinearLayout) -> list[tuple[SSAValue, LinearLayout]]:

@@ -116,7 +116,7 @@ def _loads_of_factors(kernel: FuncOp) -> set[tile.LoadOp]:
         seen.add(value)
         if isinstance(owner, tile.LoadOp):
             found.add(owner)
-        elif type(owner) in ELEMENT:
+        elif owner.name in ELEMENT:
             left += [operand for operand in owner.operands if shape(operand)]
     return found
 

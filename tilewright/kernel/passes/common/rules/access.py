@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import SSAValue
 
 from tilewright.kernel.dialect import GatherOp, LoadOp, StoreOp, shape, strides_of
 from tilewright.kernel.elements import dtype_of
@@ -83,8 +83,8 @@ def _zero(value: SSAValue) -> float:
     return 0 if dtype_of(value.type).kind in "ib" else 0.0
 
 
-RULES: dict[type[Operation], list[Rule]] = {
-    LoadOp: [load_permits],
-    StoreOp: [store_permits],
-    GatherOp: [gather_permits],
+RULES: dict[str, list[Rule]] = {
+    LoadOp.name: [load_permits],
+    StoreOp.name: [store_permits],
+    GatherOp.name: [gather_permits],
 }

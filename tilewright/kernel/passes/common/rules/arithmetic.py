@@ -7,12 +7,12 @@ every number, -0.0 and infinities included: ``x + 0.0`` is not one of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import copysign
 from typing import Any
 
 import numpy as np
-from xdsl.dialects import arith, math
+from xdsl.dialects import arith
 from xdsl.dialects.builtin import IndexType, IntegerType
 from xdsl.ir import Attribute, Operation, SSAValue
 
@@ -34,9 +34,7 @@ Numbers = Sequence[float | None]
 ElementRule = Callable[[Operation, Operands, Numbers], bool]
 """A rule that gets the operands and, for each, its number if it is a constant."""
 
-EXACT_FUNCTIONS = frozenset({
-    math.AbsFOp, math.AbsIOp, math.SqrtOp, math.FloorOp, math.CeilOp, math.TruncOp, math.RoundEvenOp,
-})  # fmt: skip
+EXACT_FUNCTIONS = frozenset(f"math.{name}" for name in ("absf", "absi", "sqrt", "floor", "ceil", "trunc", "roundeven"))
 """The operations of `math` that are rounded correctly on every target."""
 
 COMMUTATIVE = frozenset({
@@ -231,25 +229,29 @@ def on_scalars(op: Operation, operands: Operands, numbers: Numbers) -> bool:
     return True
 
 
-def _rules_of(kind: type[Operation]) -> list[ElementRule]:
+def _rules_of(name: str) -> list[ElementRule]:
     rules: list[ElementRule] = []
-    if kind.name.split(".")[0] != "math" or kind in EXACT_FUNCTIONS:
+    if not name.startswith("math.") or name in EXACT_FUNCTIONS:
         rules.append(fold_constants)
-    if kind in COMMUTATIVE:
+    if name in _names(COMMUTATIVE):
         rules.append(constant_to_the_right)
-    if kind in _NEUTRAL or kind in _ABSORBING or kind in _IDEMPOTENT:
+    if name in _names(_NEUTRAL, _ABSORBING, _IDEMPOTENT):
         rules.append(identities)
-    if kind in JOINED:
+    if name in _names(JOINED):
         rules.append(join_constants)
-    rules.extend(_OF_ONE_KIND.get(kind, ()))
+    rules.extend(_OF_ONE_KIND.get(name, ()))
     return [*rules, on_scalars]
 
 
-_OF_ONE_KIND: dict[type[Operation], tuple[ElementRule, ...]] = {
-    arith.SubiOp: (subtract_constant,),
-    arith.NegfOp: (double_negation,),
-    CompareOp: (compare_with_itself,),
-    SelectOp: (select_known,),
+def _names(*kinds: Iterable[Any]) -> frozenset[str]:
+    return frozenset(kind.name for each in kinds for kind in each)
+
+
+_OF_ONE_KIND: dict[str, tuple[ElementRule, ...]] = {
+    arith.SubiOp.name: (subtract_constant,),
+    arith.NegfOp.name: (double_negation,),
+    CompareOp.name: (compare_with_itself,),
+    SelectOp.name: (select_known,),
 }
 
 
@@ -267,4 +269,4 @@ def _together(rules: Sequence[ElementRule]) -> Rule:
     return apply
 
 
-RULES: dict[type[Operation], list[Rule]] = {kind: [_together(_rules_of(kind))] for kind in ELEMENT}
+RULES: dict[str, list[Rule]] = {name: [_together(_rules_of(name))] for name in ELEMENT}

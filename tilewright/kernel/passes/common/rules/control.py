@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xdsl.dialects import scf
-from xdsl.ir import Block, Operation, Region
+from xdsl.ir import Block, Region
 
 from tilewright.kernel.rewrite import Rule, erase, inline_before, insert_before, replace, replace_by_values, uniform
 
@@ -72,7 +72,7 @@ def known_branch(op: scf.IfOp) -> bool:
     return True
 
 
-RULES: dict[type[Operation], list[Rule]] = {
-    scf.ForOp: [trivial_loop, invariant_carried_values],
-    scf.IfOp: [known_branch],
+RULES: dict[str, list[Rule]] = {
+    scf.ForOp.name: [trivial_loop, invariant_carried_values],
+    scf.IfOp.name: [known_branch],
 }

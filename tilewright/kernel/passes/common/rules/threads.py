@@ -92,9 +92,9 @@ def joined_neighbours(op: JoinOp) -> bool:
     return True
 
 
-RULES: dict[type[Operation], list[Rule]] = {
-    ThreadIdOp: [thread_of_one],
-    AsyncCopyOp: [copy_permits],
-    PartOp: [whole_part, part_of_part, part_of_joined],
-    JoinOp: [joined_neighbours],
+RULES: dict[str, list[Rule]] = {
+    ThreadIdOp.name: [thread_of_one],
+    AsyncCopyOp.name: [copy_permits],
+    PartOp.name: [whole_part, part_of_part, part_of_joined],
+    JoinOp.name: [joined_neighbours],
 }

@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import (
     IndexType,
     IntegerType,
 )
-from xdsl.ir import Attribute, Operation
+from xdsl.ir import Attribute
 
 from tilewright.kernel.dialect import (
     BroadcastOp,
@@ -173,13 +173,13 @@ def reduce_of_one(op: ReduceOp) -> bool:
     return False
 
 
-RULES: dict[type[Operation], list[Rule]] = {
-    arith.ConstantOp: [splat_constant],
-    BroadcastOp: [broadcast_once],
-    ReshapeOp: [reshape_once],
-    CastOp: [cast_once],
-    arith.IndexCastOp: [index_cast_once],
-    IotaOp: [iota_of_one],
-    ProgramIdOp: [program_of_one],
-    ReduceOp: [reduce_of_one],
+RULES: dict[str, list[Rule]] = {
+    arith.ConstantOp.name: [splat_constant],
+    BroadcastOp.name: [broadcast_once],
+    ReshapeOp.name: [reshape_once],
+    CastOp.name: [cast_once],
+    arith.IndexCastOp.name: [index_cast_once],
+    IotaOp.name: [iota_of_one],
+    ProgramIdOp.name: [program_of_one],
+    ReduceOp.name: [reduce_of_one],
 }

@@ -105,7 +105,7 @@ def intrinsic_of(value: SSAValue, layout: Opaque, at: Operation) -> str:
     """
     if layout.operand == "c":
         return record_with_sums(registry_of(at), layout.instr, str(element(value)))
-    for user in readers(value, lambda op: type(op) in ELEMENT):
+    for user in readers(value, lambda op: op.name in ELEMENT):
         if isinstance(user, DotOp) and is_opaque(record_of(user)):
             return str(user.intrinsic.data)
     raise InvalidProgram(f"a tile in {layout} that is no factor", help="use it in a product")
