@@ -32,7 +32,7 @@ from tilewright.instruction.mapping import Mapping, Mode
 from tilewright.instruction.matching import Match, software_dtype
 from tilewright.instruction.physical import PhysicalMapping, Placement, address_strides, fits, physical
 from tilewright.intrinsics.elements import bits, storage
-from tilewright.intrinsics.intrinsic import Intrinsic, Movement, Operand
+from tilewright.intrinsics.intrinsic import Cost, Intrinsic, Limits, Movement, Operand
 from tilewright.intrinsics.numerics import RULES
 
 #: The checks in order, with what each is called in errors.
@@ -466,7 +466,10 @@ def resized(compute: Compute, extents: Names[Axis, int]) -> Compute:
 
 
 def small_record(record: Intrinsic) -> Intrinsic:
-    """The record with long loops cut to 2 and operands in plain tiles: the same arithmetic on less."""
+    """The record with long loops cut to 2 and operands in plain tiles: the same arithmetic on less.
+
+    Composite records of one instruction whose loops are cut to the same are one small record, which is proven once.
+    """
     group = lcm(RULES[record.numerics.rule].group, record.numerics.group or 1)
     extents = {
         loop.name: loop.extent if loop.extent <= _KEPT_EXTENT else group if loop.kind == "R" and group > 1 else 2
@@ -475,7 +478,12 @@ def small_record(record: Intrinsic) -> Intrinsic:
     if extents == dict(record.extents):
         return record
     operands = tuple(replace(operand, layout="row_major") for operand in record.operands)
-    return replace(record, extents=extents, operands=operands, memory=())
+    small = replace(record, extents=extents, operands=operands, memory=())
+    if not record.realised_by:
+        return small
+    return replace(
+        small, name=f"{record.realised_by}.small", cost=Cost(1, 1), source="", limits=Limits(), grid=(1, 1, 1)
+    )
 
 
 _PROVEN: dict[object, str | None] = {}
