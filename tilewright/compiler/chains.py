@@ -11,10 +11,11 @@ from itertools import pairwise, product
 from pathlib import Path
 
 from tilewright.compiler.planning import ChooseProduct, Planning
+from tilewright.compiler.products import unit_loops
 from tilewright.compiler.rows import group_statements
 from tilewright.compiler.trees import about
 from tilewright.decision import Decision
-from tilewright.expr.core import Axis, Compute, Expr, Read, Tensor, static_shape
+from tilewright.expr.core import Axis, Compute, Expr, Read, Tensor, static_shape, walk
 from tilewright.expr.graph import Loop
 from tilewright.expr.names import claim
 from tilewright.expr.rewrite import substitute, transform
@@ -123,6 +124,9 @@ def refusal(planning: Planning, parts: tuple[Group, ...]) -> str:
             return f"{link.name} is read at several points"
         if not all(isinstance(index, Axis) for index in loops) or len(set(loops)) != len(loops):
             return f"{link.name} is read at other points than one block has"
+        sizes = tuple(size for size in link.shape if size != 1)
+        if len(parts) > 2 and tuple(index.extent for index in loops if isinstance(index, Axis)) != sizes:
+            return f"only a part of {link.name} is read"
         if link.name in planning.borders or link.name in planning.views:
             return f"{link.name} has a border or is seen as another tensor"
         along = [axis for axis in summed(consumer) if axis.extent != 1]
@@ -164,9 +168,13 @@ def summed(group: Group) -> tuple[Axis, ...]:
 
 
 def reads_between(producer: Group, consumer: Group) -> list[Read]:
-    """What a group reads of the result of another."""
+    """What a group reads of the result of another, its loops of extent 1 at 0."""
     nodes = consumer.nodes if consumer.kind == "rows" else consumer.nodes[:1]
-    return [read for node in nodes for read in node.reads() if read.tensor.name == producer.nodes[-1].name]
+    link = producer.nodes[-1].name
+    bodies = [
+        substitute(node.body, unit_loops(node)) for node in nodes if link in {each.name for each in node.inputs()}
+    ]
+    return [each for body in bodies for each in walk(body) if isinstance(each, Read) and each.tensor.name == link]
 
 
 def shared_loops(parts: Sequence[Group]) -> list[dict[Axis, Axis]]:
@@ -182,19 +190,28 @@ def shared_loops(parts: Sequence[Group]) -> list[dict[Axis, Axis]]:
     return found
 
 
-def over_shared_loops(works: Sequence[Product], parts: Sequence[Group]) -> list[Product]:
-    """Two products over loops with names of their own but for those that they share, links between them values."""
+def kernel_loops(works: Sequence[Product], parts: Sequence[Group]) -> list[dict[Axis, Axis]]:
+    """Which loops of one kernel the loops of two products are: those that they share have one name.
+
+    Of the first product only those points are computed that the second one reads.
+    """
     first, second = works
+    shared = shared_loops(parts)[-1]
+    parts_read = {own: Axis(own.name, axis.extent) for axis, own in shared.items()}
+    taken = {axis.name for axis in (*first.spatial, *first.depth)}
+    loops: dict[Axis, Axis] = {}
+    for axis in (*second.spatial, *second.depth):
+        loops[axis] = parts_read[shared[axis]] if axis in shared else Axis(claim(axis.name, taken), axis.extent)
+    return [{axis: parts_read.get(axis, axis) for axis in (*first.spatial, *first.depth)}, loops]
+
+
+def over_shared_loops(works: Sequence[Product], parts: Sequence[Group]) -> list[Product]:
+    """Two products over the loops of one kernel (`kernel_loops`), links between them values."""
+    first, second = (work.renamed(loops) for work, loops in zip(works, kernel_loops(works, parts), strict=True))
     producer, link = parts[0].nodes[-1], parts[-2].nodes[-1]
     value = Tensor(producer.name, (), producer.output.dtype)
     *before, last = first.statements
     first = replace(first, statements=(*before, replace(last, tensor=value, address=None)))
-    shared = shared_loops(parts)[-1]
-    taken = {axis.name for axis in (*first.spatial, *first.depth)}
-    loops: dict[Axis, Axis] = {}
-    for axis in (*second.spatial, *second.depth):
-        loops[axis] = shared[axis] if axis in shared else Axis(claim(axis.name, taken), axis.extent)
-    second = second.renamed(loops)
 
     def rule(node: Expr) -> Expr | None:
         if isinstance(node, Read) and node.tensor.name == link.name:

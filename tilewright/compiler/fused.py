@@ -11,6 +11,7 @@ from tilewright.compiler.chains import (
     given_trees,
     join,
     keep_rows,
+    kernel_loops,
     over_shared_loops,
     proven_pair,
     refusal,
@@ -19,16 +20,19 @@ from tilewright.compiler.chains import (
     summed,
 )
 from tilewright.compiler.planning import Planning, points
-from tilewright.compiler.products import ProductPlan
+from tilewright.compiler.products import ProductPlan, unit_loops
 from tilewright.compiler.trees import about
 from tilewright.decision import ASKED, Cost, Decision, Refusal
-from tilewright.expr.core import Axis, Const, Expr, Read, Tensor
+from tilewright.expr.core import Axis, Const, Expr, Read, Tensor, static_shape
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.graph import Loop
 from tilewright.expr.rewrite import substitute, transform
 from tilewright.graph.groups import Group
 from tilewright.instruction.products import MappedProduct
+from tilewright.layouts import permuted
 from tilewright.machine.description import Cpu
+from tilewright.operator.flatten import address
+from tilewright.operator.product_loops import merge_shared_loops
 from tilewright.operator.products_tree import products_tree
 from tilewright.operator.registers import epilogue_in_loop
 from tilewright.operator.rewrites.deferred_normalisation import Deferred, deferred_normalisation
@@ -76,7 +80,7 @@ def _judged(planning: Planning, parts: tuple[Group, ...], machine: Cpu) -> tuple
     if pair is None:
         why = Refusal(FUSED, f"rows of {producer.name} are stored as {parts[1].main.name} reads them")
         return (), Decision(subject, APART, "they cannot be one", refused=(why,))
-    works, threads, rows = _sketches(parts, pair), planning.threads, bool(between)
+    works, threads, rows = _together(_sketches(planning, parts, pair), parts), planning.threads, bool(between)
     passes = {0: row_statements(planning, parts, anywhere=True)} if rows else {}
     works, _ = _deferred(works, passes, _softmax(passes))
     point = choose_fused(works, machine, threads, rows)
@@ -84,7 +88,7 @@ def _judged(planning: Planning, parts: tuple[Group, ...], machine: Cpu) -> tuple
         return (), Decision(subject, APART, "they cannot be one", refused=(Refusal(FUSED, "a block fits L2"),))
     alone = [planning.product_of(group.main) for group in (producer, consumer)]
     one = cycles_fused(works, point, machine, threads)
-    several = cycles_apart(_sketches(parts, alone), machine, threads, rows)
+    several = cycles_apart(_sketches(planning, parts, alone), machine, threads, rows)
     fused, asked = f"{FUSED}, {point}", given or options.fuse == "always"
     if asked or one * LEAST_GAIN <= several:
         reason = ASKED if asked else f"{one:.0f} predicted cycles, {several:.0f} as {APART}"
@@ -116,25 +120,43 @@ def _cycles(cost: Cost | None) -> float:
     return cost.cycles or 0.0 if cost is not None else 0.0
 
 
-def _sketches(parts: Sequence[Group], mapped: Sequence[MappedProduct | None]) -> list[Product]:
-    """Two products over the loops that they share, before their operands are placed."""
+def _sketches(
+    planning: Planning, parts: Sequence[Group], mapped: Sequence[MappedProduct | None]
+) -> list[Product]:  # fmt: skip
+    """Two products over their own loops, before their operands are placed."""
     groups = parts[0], parts[-1]
-    sketches = [_sketch(group, each) for group, each in zip(groups, mapped, strict=True) if each is not None]
-    return over_shared_loops(sketches, parts)
+    return [_sketch(planning, group, each) for group, each in zip(groups, mapped, strict=True) if each is not None]
 
 
-def _sketch(group: Group, mapped: MappedProduct) -> Product:
-    """A product whose operands are not placed yet: their addresses do not matter for its cycles."""
+def _together(works: Sequence[Product], parts: Sequence[Group]) -> list[Product]:
+    """Two products over the loops of their kernel, those that may run as one fused; rows between have all loops."""
+    shared = over_shared_loops(works, parts)
+    return shared if len(parts) > 2 else merge_shared_loops(shared)
+
+
+def _sketch(planning: Planning, group: Group, mapped: MappedProduct) -> Product:
+    """A product whose operands are not placed yet: of the addresses only those of rows matter for its cycles."""
     total = Tensor(group.main.name, (), group.main.output.dtype)
     epilogue: Expr = Read(total, ())
     if len(group.nodes) > 1:
         renamed: dict[Axis, Expr] = dict(zip(group.nodes[-1].axes, group.main.axes, strict=True))
         epilogue = transform(substitute(group.nodes[-1].body, renamed), _nowhere)
-    a, b = (Operand(replace(read.tensor, shape=(1,)), Const(0, INDEX)) for read in (mapped.a, mapped.b))
+    a, b = _expected(planning, group, mapped), Operand(replace(mapped.b.tensor, shape=(1,)), Const(0, INDEX))
     loops = mapped.outer, mapped.rows, mapped.columns, mapped.depth
     output = group.nodes[-1].output
     work = flat_product(*loops, a, b, total, epilogue, output, Const(0, INDEX), lanes=mapped.lanes, group=mapped.group)
     return replace(work, shapes=mapped.shapes)
+
+
+def _expected(planning: Planning, group: Group, mapped: MappedProduct) -> Operand:
+    """The factor that rows index where it is expected to be stored: dimensions that are summed innermost."""
+    read, tensor = substitute(mapped.a, unit_loops(group.main)), mapped.a.tensor
+    assert isinstance(read, Read), "a factor is a read"
+    inner = [dim for dim, index in enumerate(read.indices) if index in mapped.depth]
+    order = [*(dim for dim in range(len(tensor.shape)) if dim not in inner), *inner]
+    border = planning.borders.get(tensor.name)
+    layout = permuted(static_shape(tensor.shape), order, border.widths if border is not None else None)
+    return Operand(replace(tensor, shape=(layout.size,)), address(layout, read.indices))
 
 
 def _nowhere(node: Expr) -> Expr | None:
@@ -154,7 +176,8 @@ def plan_fused(planning: Planning, group: Group, machine: Cpu) -> None:
     plans[0].keep_in_kernel()
     for part in parts[1:-1]:
         keep_rows(planning, part)
-    unpacked = over_shared_loops([each.prepare() for each in plans], parts)
+    prepared = [each.prepare() for each in plans]
+    unpacked = _together(prepared, parts)
     between: Mapping[int, Statements] = {0: row_statements(planning, parts)} if len(parts) > 2 else {}
     softmax = _softmax(between)
     unpacked, between = _deferred(unpacked, between, softmax)
@@ -170,8 +193,10 @@ def plan_fused(planning: Planning, group: Group, machine: Cpu) -> None:
             point = point_of(tree)
             decision = Decision(decision.subject, str(point), ASKED)
     plan.decisions.append(decision)
-    own = [each.finished(tiles) for each, tiles in zip(plans, point.points, strict=True)]
-    works, _ = _deferred(over_shared_loops(own, parts), between, softmax)
+    tiles_of = [tiles.tile(work) for work, tiles in zip(unpacked, point.points, strict=True)]
+    widths = [tile[work.columns.name] for work, tile in zip(unpacked, tiles_of, strict=True)]
+    own = [each.finished(width) for each, width in zip(plans, widths, strict=True)]
+    works, _ = _deferred(_together(own, parts), between, softmax)
     loops = []
     for work, tiles, each in zip(works, point.points, plans, strict=True):
         in_loop, placed = epilogue_in_loop(work, tiles, machine, each.group.kernel)
@@ -179,7 +204,11 @@ def plan_fused(planning: Planning, group: Group, machine: Cpu) -> None:
         if work.has_epilogue:
             plan.decisions.append(placed)
     scheduled = fused_kernel(works, point, loops, between, machine)
-    running = [each.proven(work, tiles.tile(work)) for each, work, tiles in zip(plans, own, point.points, strict=True)]
+    names = [{loop: axis for axis, loop in loops_of.items()} for loops_of in kernel_loops(prepared, parts)]
+    running = [
+        each.proven(work, tile, own_names)
+        for each, work, tile, own_names in zip(plans, unpacked, tiles_of, names, strict=True)
+    ]
     plan.decisions += [replace(each.decision, chosen=str(on)) for each, on in zip(plans, running, strict=True)]
     flops = sum(2 * points(each.node) for each in plans)
     planning.add_scheduled(

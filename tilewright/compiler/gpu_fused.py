@@ -128,6 +128,8 @@ def _mappings(planning: Planning, parts: tuple[Group, ...]) -> tuple[MappedProdu
     def fits(first: MappedProduct, second: MappedProduct) -> bool:
         if second.a.tensor.name != link or [shared.get(axis) for axis in second.depth] != [first.columns]:
             return False
+        if any(axis.extent != other.extent for axis, other in shared.items()):
+            return False  # a part of what the first one gives
         return all(
             {shared.get(axis) for axis in own} == set(other)
             for own, other in ((second.rows, first.rows), (second.outer, first.outer))

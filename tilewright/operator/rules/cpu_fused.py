@@ -15,10 +15,13 @@ from math import lcm, prod
 
 from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
-from tilewright.expr.core import Axis
+from tilewright.expr.affine import affine
+from tilewright.expr.core import Axis, Const, Expr, Tensor
+from tilewright.expr.dtypes import INDEX
 from tilewright.machine.description import Cpu
 from tilewright.operator.cycles import epilogue_cycles, nest_cycles, product_cycles, tiled_cycles
 from tilewright.operator.hidden import hidden_part
+from tilewright.operator.product_loops import merge_product_loops
 from tilewright.operator.product_point import ProductPoint, k_unroll
 from tilewright.operator.product_tree import ProductTree
 from tilewright.operator.products_tree import ProductsTree, Rows, products_tree
@@ -36,6 +39,7 @@ MOST_UNIT = 64  # points of the smallest block, which is whole register tiles of
 COMPARED = 12  # register tiles of a product that are tried with those of the other
 PASSES = 3  # of a link through the level beyond L2: lines are read before they are written, written back, read again
 ONWARD_CYCLES = 120  # of a row in a block: its lanes put together, the factor of its sums; of a Sapphire Rapids core
+NOWHERE = Const(0, INDEX)  # the address of what is touched once
 LEAST_GAIN = 1.02  # by which one kernel must be faster than several: what predictions of one kind are off by
 
 
@@ -141,9 +145,8 @@ def fused_points(works: Sequence[Product], machine: Cpu, threads: int, rows: boo
     *_, last = works
     shared = [axis for axis in works[0].spatial if all(axis in (*work.spatial, *work.depth) for work in works)]
     summed = [axis for axis in shared if axis in last.depth]
-    tiled = {axis for work in works for axis in (*work.rows[-1:], work.columns)}
-    single = [axis for axis in shared if axis not in tiled and axis not in summed]
-    cut = [axis for axis in shared if axis in tiled and axis not in summed]
+    cut = _loops_of_blocks(works, [axis for axis in shared if axis not in summed], rows)
+    single = [axis for axis in shared if axis not in cut and axis not in summed]
     points = _tiles_together(works, cut, machine)
     if points is None:
         return []
@@ -157,14 +160,31 @@ def fused_points(works: Sequence[Product], machine: Cpu, threads: int, rows: boo
     for sizes in _blocks_of_sums(summed, units, whole=rows and not goes_on(works)):
         if summed and block_bytes(works, single, {**least, **sizes}) > capacity // 4:
             continue
-        blocks = [SpatialLoop(axis, 1, axis.size) for axis in single]
-        for axis in cut:
-            most = _rows_of_block(works, single, {**least, **sizes}, axis, units[axis], capacity // 2)
-            blocks += _even_blocks(axis, units[axis], most, blocks, threads)
-        blocks += [SpatialLoop(axis, sizes[axis]) for axis in summed if sizes[axis] < axis.size]
+        around = [SpatialLoop(axis, 1, axis.size) for axis in single]
+        inner: list[SpatialLoop] = []
+        taken = {**least, **sizes}
+        for axis in reversed(cut):
+            limit = MOST_ROWS // prod(taken[each] for each in cut[cut.index(axis) + 1 :])
+            most = _rows_of_block(works, single, taken, axis, units[axis], capacity // 2, limit)
+            blocks = _even_blocks(axis, units[axis], most, around, threads if axis == cut[0] else 1)
+            taken[axis] = blocks[0].quantum if blocks else axis.size
+            inner = [*blocks, *inner]
+        blocks = [*around, *inner, *(SpatialLoop(axis, sizes[axis]) for axis in summed if sizes[axis] < axis.size)]
         found.append(FusedPoint(points, tuple(blocks)))
         if sizes != {axis: axis.size for axis in summed} or not goes_on(works):
             break
+    return found
+
+
+def _loops_of_blocks(works: Sequence[Product], shared: Sequence[Axis], rows: bool) -> list[Axis]:
+    """The shared loops of which a block has several points: columns, the innermost rows, and further rows around these
+    where they make less than a block. With `rows` between the products these are along the innermost loop.
+    """
+    tiled = {axis for work in works for axis in (*work.rows[-1:], work.columns)}
+    found = [axis for axis in shared if axis in tiled]
+    around = [axis for axis in shared if axis not in tiled and all(axis in work.rows for work in works)]
+    while around and not rows and prod(axis.size for axis in found) < MOST_ROWS:
+        found = [around.pop(), *found]
     return found
 
 
@@ -190,17 +210,30 @@ def block_bytes(works: Sequence[Product], single: Sequence[Axis], sizes: Mapping
     """The most bytes that one product of a block touches: of both factors and the result, panels whole."""
     most = 0
     for work in works:
-        operands = (
-            ((*work.rows, *work.depth), work.a.tensor),
-            ((work.columns, *work.depth), work.b.tensor),
-            ((*work.rows, work.columns), work.output),
-        )
         found = 0
-        for axes, tensor in operands:
-            points = prod(sizes.get(axis, axis.size) for axis in axes if axis not in single)
-            found += points * dtypes.size_bytes(tensor.dtype)
+        for axes, tensor, index in (*_factors(work), ((*work.rows, work.columns), work.output, NOWHERE)):
+            block = {axis: sizes.get(axis, axis.size) for axis in axes if axis not in single}
+            found += touched_bytes(tensor, index, block)
         most = max(most, found)
     return most
+
+
+def _factors(work: Product) -> tuple[tuple[tuple[Axis, ...], Tensor, Expr], ...]:
+    """The loops of both factors but for `outer` ones, with what they read; panels and links have no element twice."""
+    a, b = work.a, work.b
+    return ((*work.rows, *work.depth), a.tensor, a.index), ((work.columns, *work.depth), b.tensor, NOWHERE)
+
+
+def touched_bytes(tensor: Tensor, index: Expr, points: Mapping[Axis, int]) -> int:
+    """Bytes of a tensor that are read over so many points of each loop: of windows that overlap once.
+
+    They are all of a range at most, where the address says so.
+    """
+    form, elements = affine(index), prod(points.values())
+    steps = [abs(form.coefficient(axis)) for axis in points] if form is not None else [0]
+    if all(steps):
+        elements = min(elements, 1 + sum(step * (size - 1) for step, size in zip(steps, points.values(), strict=True)))
+    return elements * dtypes.size_bytes(tensor.dtype)
 
 
 def fused_cycles(works: Sequence[Product], point: FusedPoint, machine: Cpu) -> float:
@@ -266,13 +299,12 @@ def cycles_apart(works: Sequence[Product], machine: Cpu, threads: int, rows: boo
     """
     total = 0.0
     for work in works:
-        a_bytes = _points((*work.outer, *work.rows, *work.depth)) * dtypes.size_bytes(work.a.tensor.dtype)
-        _, _, decision = choose_point(_merged(work), machine, threads, a_bytes, "")
+        _, _, decision = choose_point(merge_product_loops(work), machine, threads, _a_bytes(work), "")
         assert decision.cost is not None
         total += (decision.cost.cycles or 0.0) + epilogue_cycles(work, machine)
     for work in works[:-1]:
         link = _points(work.spatial) * dtypes.size_bytes(work.output.dtype)
-        touched = link + _points((*work.outer, *work.rows, *work.depth)) * dtypes.size_bytes(work.a.tensor.dtype)
+        touched = link + _a_bytes(work)
         touched += _points((*work.outer, work.columns, *work.depth)) * dtypes.size_bytes(work.b.tensor.dtype)
         if touched > l2_bytes(machine) * threads:
             total += (2 if rows else 1) * PASSES * link / _rate_beyond_l2(link, machine)
@@ -290,10 +322,10 @@ def _brought_again(works: Sequence[Product], point: FusedPoint, machine: Cpu) ->
     kept = block_bytes(works, [*single], sizes)
     again = 0.0
     for work in works:
-        for axes, tensor in (((*work.rows, *work.depth), work.a.tensor), ((work.columns, *work.depth), work.b.tensor)):
+        for axes, tensor, index in _factors(work):
             if tensor.name in links:
                 continue
-            whole = _points(axis for axis in axes if axis not in single) * dtypes.size_bytes(tensor.dtype)
+            whole = touched_bytes(tensor, index, {axis: axis.size for axis in axes if axis not in single})
             trips = prod(loop.tiles for loop in cut if loop.axis not in axes)
             kept += whole if trips > 1 else 0
             again += whole * (trips - 1)
@@ -306,15 +338,10 @@ def _points(axes: Iterable[Axis]) -> int:
     return prod(axis.size for axis in axes)
 
 
-def _merged(work: Product) -> Product:
-    """The product with all its rows as one loop, which is how it runs best where its rows are one behind the other."""
-    if len(work.rows) < 2:
-        return work
-    rows = Axis(work.rows[-1].name, _points(work.rows))
-    first, *others = work.statements
-    axes = (*work.outer, rows, work.columns)
-    mapping = replace(work.mapping, rows=(rows.name,))
-    return replace(work, statements=(replace(first, axes=axes), *others), mapping=mapping)
+def _a_bytes(work: Product) -> int:
+    """Bytes of the factor that rows index."""
+    loops = {axis: axis.size for axis in (*work.rows, *work.depth)}
+    return _points(work.outer) * touched_bytes(work.a.tensor, work.a.index, loops)
 
 
 def l2_bytes(machine: Cpu) -> int:
@@ -334,7 +361,7 @@ def _tiles_together(works: Sequence[Product], cut: Collection[Axis], machine: Cp
     """The register tiles with the fewest cycles in all, of which few make a block of the loops to be `cut`."""
     ranked = []
     for work in works:
-        fits = [each for each in tiles_that_fit(work) if prod(each[0][:-1]) == 1]
+        fits = [each for each in tiles_that_fit(work) if _tiles_only(work, each[0], cut)]
         order = (work.columns.name, *(axis.name for axis in work.rows))
         costs = sorted((tiled_cycles(work, *each, machine), -each[1] * prod(each[0]), each) for each in fits)
         ranked.append([(cycles, ProductPoint(*each, order)) for cycles, _, each in costs[:COMPARED]])
@@ -343,9 +370,14 @@ def _tiles_together(works: Sequence[Product], cut: Collection[Axis], machine: Cp
         cycles, points = sum(each for each, _ in found), tuple(each for _, each in found)
         if best is not None and cycles >= best[0]:
             continue
-        if all(_unit(works, points, axis) <= max(MOST_UNIT, min(axis.size, MOST_ROWS)) for axis in cut):
+        if prod(_unit(works, points, axis) for axis in cut) <= max(MOST_UNIT, min(_points(cut), MOST_ROWS)):
             best = cycles, points
     return None if best is None else best[1]
+
+
+def _tiles_only(work: Product, rows: Sequence[int], cut: Collection[Axis]) -> bool:
+    """Whether a register tile has several rows along the innermost loop and those that are cut into blocks alone."""
+    return all(size == 1 or axis in cut for axis, size in zip(work.rows[:-1], rows[:-1], strict=True))
 
 
 def _unit(works: Sequence[Product], points: Sequence[ProductPoint], axis: Axis) -> int:
@@ -381,11 +413,12 @@ def _even_blocks(axis: Axis, unit: int, most: int, around: Sequence[SpatialLoop]
 
 
 def _rows_of_block(
-    works: Sequence[Product], single: Sequence[Axis], sizes: Mapping[Axis, int], axis: Axis, unit: int, most: int
-) -> int:
-    """The most points of a loop in a block that takes no more than so many bytes, at least one unit."""
+    works: Sequence[Product], single: Sequence[Axis], sizes: Mapping[Axis, int], axis: Axis, unit: int, most: int,
+    limit: int,
+) -> int:  # fmt: skip
+    """The most points of a loop, up to a limit, in a block that takes no more than so many bytes, at least one unit."""
     found = unit
-    while found + unit <= min(MOST_ROWS, axis.size + unit):
+    while found + unit <= min(limit, axis.size + unit):
         if block_bytes(works, single, {**sizes, axis: found + unit}) > most:
             break
         found += unit
