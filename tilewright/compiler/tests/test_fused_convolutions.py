@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +17,7 @@ from tests.covering import tries
 from tilewright.compiler.chains import fusions
 from tilewright.compiler.compile import build, compile_graph
 from tilewright.compiler.plan import Plan, make_plan
+from tilewright.compiler.planning import Kernel
 from tilewright.compiler.tests.edited_trees import given
 from tilewright.decision import Decision
 from tilewright.expr.core import Tensor, static_shape
@@ -26,10 +29,13 @@ from tilewright.machine import resolve_cpu
 from tilewright.operator.rules import cpu_fused
 from tilewright.options import Options
 from tilewright.tiles.legality import IllegalTree
+from tilewright.tiles.notation import print_tree
+from tilewright.tiles.parts import has_several_parts
 from tilewright.tiles.tree import InvalidTree
 
 Array = np.ndarray[Any, Any]
 MACHINE = "znver5"
+AUTO = Options(cache=False)
 ALWAYS = Options(cache=False, fuse="always")
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "": lambda x: x,
@@ -42,13 +48,17 @@ CHANNELS = st.sampled_from([2, 3, 7, 16, 17, 31, 48, 97])
 
 
 class Layer(NamedTuple):
-    """A convolution of square windows that is padded by (kernel - 1) / 2, and what follows it."""
+    """A convolution of square windows that is padded by (kernel - 1) / 2, and what follows it.
+
+    A depthwise one has a filter for every channel; `filters` are its channels.
+    """
 
     filters: int
     kernel: int = 1
     stride: int = 1
     bias: bool = False
     activation: str = ""
+    depthwise: bool = False
 
 
 def convolutions(
@@ -61,13 +71,15 @@ def convolutions(
     b = GraphBuilder("convolutions")
     value = b.input("x", image, "f32")
     for number, layer in enumerate(layers):
-        filters, kernel, stride, bias, activation = layer
+        filters, kernel, stride, bias, activation, depthwise = layer
         if cropped and number == len(layers) - 1:
             value = value[:, :, :cropped]
-        w = b.input(f"w{number}", (filters, static_shape(value.shape)[1], kernel, kernel), "f32")
+        channels = static_shape(value.shape)[1]
+        groups = channels if depthwise else 1
+        w = b.input(f"w{number}", (filters, channels // groups, kernel, kernel), "f32")
         own = b.input(f"v{number}", (filters,), "f32") if bias else None
         name = f"c{number}"
-        value = conv.conv(value, w, own, strides=stride, pads=(kernel - 1) // 2, name=name)
+        value = conv.conv(value, w, own, groups=groups, strides=stride, pads=(kernel - 1) // 2, name=name)
         value = ACTIVATIONS[activation](value)
     if residual:
         value = value + b.input("r", static_shape(value.shape), "f32")
@@ -177,6 +189,93 @@ def test_why_convolutions_stay_apart(layers: list[Layer], reason: str) -> None:
     found = fusion(planned(convolutions((1, 8, 12, 12), layers)))
     assert found.chosen == "a kernel each"
     assert reason in found.refused[0].rule
+
+
+# Depthwise convolutions before one of 1 x 1 ---------------------------------------------------------------------------
+
+
+def separable(
+    channels: int, filters: int, kernel: int = 3, stride: int = 1, activation: str = "", stem: int = 0
+) -> list[Layer]:  # fmt: skip
+    """A depthwise convolution and one of 1 x 1; behind a stem of 1 x 1 with `stem` filters channels are innermost."""
+    first = [Layer(channels)] if stem else []
+    return [*first, Layer(channels, kernel, stride, True, activation, True), Layer(filters, bias=True)]
+
+
+def kernel_of(plan: Plan, part: str) -> Kernel:
+    """The kernel that has a part in its name."""
+    (found,) = (each for each in plan.kernels if part in each.name.split("+"))
+    return found
+
+
+@settings(max_examples=tries(10, full=60), deadline=None)
+@draws(
+    image=st.tuples(st.integers(1, 3), CHANNELS, EXTENTS, EXTENTS), filters=CHANNELS,
+    kernel=st.sampled_from([3, 5]), stride=st.integers(1, 2), activation=st.sampled_from(["", "relu", "relu6"]),
+    stem=st.booleans(), residual=st.booleans(), threads=st.integers(1, 2),
+)  # fmt: skip
+def test_a_depthwise_convolution_is_in_the_kernel_of_the_next_one(
+    image: tuple[int, ...], filters: int, kernel: int, stride: int, activation: str, stem: bool, residual: bool,
+    threads: int,
+) -> None:  # fmt: skip
+    layers = separable(image[1], filters, kernel, stride, activation, stem)
+    graph = convolutions(image, layers, residual=residual)
+    (expected,) = evaluate(graph, inputs(graph))
+    np.testing.assert_array_equal(compile_graph(graph, threads=threads, options=ALWAYS)(*inputs(graph)), expected)
+    last = f"c{len(layers) - 1}"
+    if any(each.cost for each in fusions(planned(graph, threads=threads).decisions) if last in each.subject):
+        assert has_several_parts(kernel_of(planned(graph, threads=threads), last).scheduled.tree)
+
+
+def test_a_depthwise_result_stays_in_a_buffer_of_a_block() -> None:
+    plan = planned(convolutions((1, 24, 40, 40), separable(24, 16)))
+    kernel = kernel_of(plan, "c1")
+    assert not [name for name in (*kernel.reads, *kernel.writes) if name.startswith("c0")]
+    text = print_tree(kernel.scheduled.tree)
+    assert text.startswith("@L3 for i:")
+    assert text.index("op c0") < text.index("op c1")
+
+
+def test_a_depthwise_pair_is_fused_where_the_link_leaves_l2() -> None:
+    layers = separable(144, 24, activation="relu6", stem=24)
+    large, small = (planned(convolutions((1, 24, size, size), layers), AUTO, machine=MACHINE) for size in (56, 14))
+    assert has_several_parts(kernel_of(large, "c2").scheduled.tree)
+    assert not has_several_parts(kernel_of(small, "c2").scheduled.tree)
+    (found,) = (each for each in fusions(large.decisions) if each.subject.endswith(" + c2") and each.cost)
+    assert found.runner_up_cost is not None
+
+
+def test_a_tree_with_rows_before_a_product_is_what_runs() -> None:
+    graph, machine = convolutions((1, 24, 20, 20), separable(24, 16)), resolve_cpu(MACHINE)
+    plan = planned(graph, machine=MACHINE)
+    name = kernel_of(plan, "c1").name
+    own = build(graph, machine, 1, ALWAYS).program
+    assert build(graph, machine, 1, given(plan, name)).program == own
+
+
+def test_a_tree_with_rows_before_a_product_comes_from_a_saved_plan(tmp_path: Path) -> None:
+    graph, machine = convolutions((1, 24, 20, 20), separable(24, 16)), resolve_cpu(MACHINE)
+    artifact = build(graph, machine, 1, ALWAYS)
+    (tmp_path / "saved").write_text(json.dumps({"trees": artifact.stored_plan().trees}))
+    assert build(graph, machine, 1, Options(cache=False, fuse=tmp_path / "saved")).program == artifact.program
+
+
+@pytest.mark.parametrize(
+    ("edits", "message"),
+    [
+        ([("@REG unroll j:4", "@REG unroll j:3")], "loop j of c1.acc has extent 20"),
+        ([("@L1 for rx:3, ry:3", "@L1 for rx:3")], "loop ry of c1.acc"),
+        ([("i:5", "i:5, j:3"), ("i:1, j:3", "i:1, j:1"), ("i:4, j:5", "i:4, j:2")], "a register tile of c1.acc 4"),
+        ([("i:5", "i:5, k:2"), ("j:5, k:2", "j:5, k:1"), ("k:16 { op c2", "k:8 { op c2")], "cut the sum of c2"),
+    ],
+)  # fmt: skip
+def test_a_tree_with_other_rows_before_a_product_is_refused(edits: list[tuple[str, str]], message: str) -> None:
+    graph = convolutions((1, 24, 20, 20), [Layer(64), separable(64, 16)[0], Layer(16)])
+    plan = planned(graph, machine=MACHINE)
+    name = kernel_of(plan, "c2").name
+    with pytest.raises((IllegalTree, InvalidTree), match=message) as caught:
+        planned(graph, given(plan, name, *edits), machine=MACHINE)
+    assert caught.value.where.startswith(f"tile tree of {name}")
 
 
 # Trees that are given -------------------------------------------------------------------------------------------------

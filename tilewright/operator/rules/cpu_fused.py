@@ -16,7 +16,7 @@ from math import lcm, prod
 from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
-from tilewright.expr.core import Axis, Const, Expr, Tensor
+from tilewright.expr.core import Axis, Const, Expr, Read, Tensor, walk
 from tilewright.expr.dtypes import INDEX
 from tilewright.machine.description import Cpu
 from tilewright.operator.cycles import epilogue_cycles, nest_cycles, product_cycles, tiled_cycles
@@ -27,9 +27,9 @@ from tilewright.operator.product_tree import ProductTree
 from tilewright.operator.products_tree import ProductsTree, Rows, products_tree
 from tilewright.operator.rules.cpu_product import EVEN, balance, choose_point, tiles_that_fit
 from tilewright.operator.rules.cpu_rows import rows_once, schedule_rows, vector_lanes
-from tilewright.operator.statements import covering
+from tilewright.operator.statements import Statements, covering, outer_loops
 from tilewright.tiles.build import rooted
-from tilewright.tiles.kernel import Kernel, Statement
+from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.loops import SpatialLoop
 from tilewright.tiles.product import Product
 from tilewright.tiles.tree import Leaf
@@ -38,8 +38,10 @@ MOST_ROWS = 128  # of a block, so that a thread has several of them
 MOST_UNIT = 64  # points of the smallest block, which is whole register tiles of all products
 COMPARED = 12  # register tiles of a product that are tried with those of the other
 PASSES = 3  # of a link through the level beyond L2: lines are read before they are written, written back, read again
+PASSES_OF_ROWS = 1  # of one that rows before a product write: they wait for what they read, and write meanwhile
 ONWARD_CYCLES = 120  # of a row in a block: its lanes put together, the factor of its sums; of a Sapphire Rapids core
 NOWHERE = Const(0, INDEX)  # the address of what is touched once
+ROWS_AT_ONCE = 4  # most points beside a vector in a register tile of rows (`cpu_rows`)
 LEAST_GAIN = 1.02  # by which one kernel must be faster than several: what predictions of one kind are off by
 
 
@@ -59,12 +61,13 @@ def fused_kernel(
     works: Sequence[Product],
     point: FusedPoint,
     in_loop: Sequence[bool],
-    between: Mapping[int, tuple[Statement, ...]] | None = None,
+    rows: Mapping[int, Statements] | None = None,
     machine: Cpu | None = None,
 ) -> Kernel:
     """The kernel that runs products as a point says; `in_loop`: whose epilogues are loops.
 
-    `between` are statements of rows, by the number of the product that they follow; a machine schedules them.
+    `rows` are statements of rows, by the number of the product that they follow, -1 before the first one; a machine
+    schedules them.
     """
     cut = {loop.axis.name: loop.quantum for loop in point.blocks if loop.tiles > 1}
     single = {loop.axis.name for loop in point.blocks if loop.quantum == 1}
@@ -79,24 +82,29 @@ def fused_kernel(
         ]
         inside = {axis.name: cut[axis.name] for axis in work.depth if axis.name in cut}
         trees.append(ProductTree(work, tile, (), tuple(outside), epilogue_loop=loop, within=inside))
-    tree = ProductsTree(tuple(trees), point.blocks, _scheduled(trees, point, between or {}, machine))
-    found: list[Statement] = []
+    tree = ProductsTree(tuple(trees), point.blocks, _scheduled(trees, point, rows or {}, machine))
+    return Kernel(in_order(works, {number: each.statements for number, each in tree.rows.items()}), tree.tree())
+
+
+def in_order(works: Sequence[Product], rows: Mapping[int, Statements]) -> Statements:
+    """The statements of one kernel: of products, and of rows before and between them."""
+    found = [*rows.get(-1, ())]
     for number, work in enumerate(works):
-        found += [*work.statements, *(tree.rows[number].statements if number in tree.rows else ())]
-    return Kernel(tuple(found), tree.tree())
+        found += [*work.statements, *rows.get(number, ())]
+    return tuple(found)
 
 
 def _scheduled(
-    trees: Sequence[ProductTree], point: FusedPoint, between: Mapping[int, tuple[Statement, ...]], machine: Cpu | None
+    trees: Sequence[ProductTree], point: FusedPoint, statements: Mapping[int, Statements], machine: Cpu | None
 ) -> dict[int, Rows]:
     """Rows with their passes over one block, by the rule for kernels of rows."""
-    if not between:
+    if not statements:
         return {}
     assert machine is not None, "a machine's rule schedules rows"
     nothing = rooted(Leaf("rows"))
-    open_ = ProductsTree(tuple(trees), point.blocks, {n: Rows(rows, nothing) for n, rows in between.items()})
+    open_ = ProductsTree(tuple(trees), point.blocks, {n: Rows(rows, nothing) for n, rows in statements.items()})
     found = {}
-    for number, rows in between.items():
+    for number, rows in statements.items():
         stored = open_.stored_rows(number).statements
         filled = [each.name for each in stored[:-1] if each.address is not None and each.name in covering(stored)]
         if filled:
@@ -130,22 +138,28 @@ def point_of(tree: ProductsTree) -> FusedPoint:
     return FusedPoint(tuple(points), tree.blocks)
 
 
-def choose_fused(works: Sequence[Product], machine: Cpu, threads: int, rows: bool = False) -> FusedPoint | None:
+def choose_fused(
+    works: Sequence[Product], machine: Cpu, threads: int, rows: Mapping[int, Statements]
+) -> FusedPoint | None:  # fmt: skip
     """Those of `fused_points` with the fewest predicted cycles; None where no blocks fit."""
     found = fused_points(works, machine, threads, rows)
-    return min(found, key=lambda point: cycles_fused(works, point, machine, threads), default=None)
+    return min(found, key=lambda point: cycles_fused(works, point, machine, threads, rows), default=None)
 
 
-def fused_points(works: Sequence[Product], machine: Cpu, threads: int, rows: bool = False) -> list[FusedPoint]:
+def fused_points(
+    works: Sequence[Product], machine: Cpu, threads: int, rows: Mapping[int, Statements]
+) -> list[FusedPoint]:  # fmt: skip
     """Register tiles with all points of the sum of the last product in a block, and with blocks of it, where these fit.
 
     Of the loops that all products have, those that none of them tiles are walked point by point. With `rows` between
-    the products these are in a block twice, and whole, unless the sums of the last product follow their values.
+    the products these are in a block twice, and whole, unless the sums of the last product follow their values. Rows
+    before the only product are whole.
     """
     *_, last = works
-    shared = [axis for axis in works[0].spatial if all(axis in (*work.spatial, *work.depth) for work in works)]
+    first = outer_loops(rows[-1]) if -1 in rows else works[0].spatial
+    shared = [axis for axis in first if all(axis in (*work.spatial, *work.depth) for work in works)]
     summed = [axis for axis in shared if axis in last.depth]
-    cut = _loops_of_blocks(works, [axis for axis in shared if axis not in summed], rows)
+    cut = _loops_of_blocks(works, [axis for axis in shared if axis not in summed], 0 in rows)
     single = [axis for axis in shared if axis not in cut and axis not in summed]
     points = _tiles_together(works, cut, machine)
     if points is None:
@@ -154,10 +168,12 @@ def fused_points(works: Sequence[Product], machine: Cpu, threads: int, rows: boo
     if goes_on(works):
         step = step_of_rows(works[0], points[0].tile(works[0]), machine)
         units |= {axis: lcm(units[axis], step) for axis in summed}
-    capacity = l2_bytes(machine) // (2 if rows else 1)
+    if -1 in rows:
+        units |= {axis: lcm(units[axis], ROWS_AT_ONCE) for axis in cut[-1:]}
+    capacity = l2_bytes(machine) // (2 if 0 in rows else 1)
     least = {axis: min(axis.size, units[axis]) for axis in cut}
     found = []
-    for sizes in _blocks_of_sums(summed, units, whole=rows and not goes_on(works)):
+    for sizes in _blocks_of_sums(summed, units, whole=bool(rows) and not goes_on(works)):
         if summed and block_bytes(works, single, {**least, **sizes}) > capacity // 4:
             continue
         around = [SpatialLoop(axis, 1, axis.size) for axis in single]
@@ -261,10 +277,13 @@ def rows_cycles(tree: ProductsTree, machine: Cpu) -> Iterator[float]:
         yield blocks * nest_cycles(tree.stored_rows(number), machine)
 
 
-def cycles_fused(works: Sequence[Product], point: FusedPoint, machine: Cpu, threads: int) -> float:
+def cycles_fused(
+    works: Sequence[Product], point: FusedPoint, machine: Cpu, threads: int, rows: Mapping[int, Statements]
+) -> float:
     """As `fused_cycles`, for uneven shares as if all threads had the largest, with what blocks bring into L2 again."""
     even = min(EVEN, balance(point.blocks, threads)) if threads > 1 else 1.0
-    cycles = (fused_cycles(works, point, machine) + _onward_cycles(works, point, machine)) / even
+    cycles = fused_cycles(works, point, machine) + _onward_cycles(works, point, machine) + before_cycles(rows, machine)
+    cycles /= even
     return seen_part(works, point) * (cycles + _brought_again(works, point, machine))
 
 
@@ -290,25 +309,51 @@ def _onward_cycles(works: Sequence[Product], point: FusedPoint, machine: Cpu) ->
     return blocks * (moved + ONWARD_CYCLES * _points((*last.outer, *last.rows)))
 
 
-def cycles_apart(works: Sequence[Product], machine: Cpu, threads: int, rows: bool = False) -> float:
+def before_cycles(rows: Mapping[int, Statements], machine: Cpu) -> float:
+    """Cycles of the rows before the first product, which are about the same in both ways."""
+    return nest_cycles(schedule_rows(rows[-1], machine, 1, "")[0], machine) if -1 in rows else 0.0
+
+
+def cycles_apart(works: Sequence[Product], machine: Cpu, threads: int, rows: Mapping[int, Statements]) -> float:
     """Cycles of the same products as kernels of their own, with what their link takes on its way through memory.
 
     With `rows` between them it goes there twice, in a kernel of its own, whose arithmetic is the same in both ways.
-    A link that L2 does not keep beside the factors of its product is written to the level that holds it, for which
-    lines are read first, and read from there: three times its bytes, during which arithmetic waits.
+    Those before the only product give a link too. One that L2 does not keep beside what its kernel reads is written to
+    the level that holds it, for which lines are read first, and read from there: three times its bytes, during which
+    arithmetic waits.
     """
-    total = 0.0
+    total = before_cycles(rows, machine)
     for work in works:
         _, _, decision = choose_point(merge_product_loops(work), machine, threads, _a_bytes(work), "")
         assert decision.cost is not None
         total += (decision.cost.cycles or 0.0) + epilogue_cycles(work, machine)
+    links = []
+    times = (2 if 0 in rows else 1) * PASSES
     for work in works[:-1]:
-        link = _points(work.spatial) * dtypes.size_bytes(work.output.dtype)
-        touched = link + _a_bytes(work)
-        touched += _points((*work.outer, work.columns, *work.depth)) * dtypes.size_bytes(work.b.tensor.dtype)
-        if touched > l2_bytes(machine) * threads:
-            total += (2 if rows else 1) * PASSES * link / _rate_beyond_l2(link, machine)
+        factors = _a_bytes(work)
+        factors += _points((*work.outer, work.columns, *work.depth)) * dtypes.size_bytes(work.b.tensor.dtype)
+        links.append((_points(work.spatial) * dtypes.size_bytes(work.output.dtype), factors))
+    if -1 in rows:
+        read = {each.tensor.name: each for each in _reads(rows[-1])}
+        *_, last = rows[-1]
+        links.append((_points(last.axes) * dtypes.size_bytes(last.tensor.dtype), sum(map(_read_bytes, read.values()))))
+        times = PASSES_OF_ROWS
+    for link, factors in links:
+        if link + factors > l2_bytes(machine) * threads:
+            total += times * link / _rate_beyond_l2(link, machine)
     return total
+
+
+def _reads(statements: Statements) -> Iterator[Read]:
+    """What statements read from memory."""
+    for each in statements:
+        yield from (part for part in walk(each.body) if isinstance(part, Read) and part.indices)
+
+
+def _read_bytes(read: Read) -> int:
+    """Bytes that a read takes over all its loops."""
+    (index,) = read.indices
+    return touched_bytes(read.tensor, index, {axis: axis.size for axis in walk(index) if isinstance(axis, Axis)})
 
 
 def _brought_again(works: Sequence[Product], point: FusedPoint, machine: Cpu) -> float:
