@@ -38,7 +38,7 @@ MOST_ROWS = 128  # of a block, so that a thread has several of them
 MOST_UNIT = 64  # points of the smallest block, which is whole register tiles of all products
 COMPARED = 12  # register tiles of a product that are tried with those of the other
 PASSES = 3  # of a link through the level beyond L2: lines are read before they are written, written back, read again
-PASSES_OF_ROWS = 1  # of one that rows before a product write: they wait for what they read, and write meanwhile
+PASSES_BEHIND_READS = 0.75  # of a link smaller than what its kernel reads, written while that arrives: 0.5 to 1.6
 ONWARD_CYCLES = 120  # of a row in a block: its lanes put together, the factor of its sums; of a Sapphire Rapids core
 NOWHERE = Const(0, INDEX)  # the address of what is touched once
 ROWS_AT_ONCE = 4  # most points beside a vector in a register tile of rows (`cpu_rows`)
@@ -320,7 +320,7 @@ def cycles_apart(works: Sequence[Product], machine: Cpu, threads: int, rows: Map
     With `rows` between them it goes there twice, in a kernel of its own, whose arithmetic is the same in both ways.
     Those before the only product give a link too. One that L2 does not keep beside what its kernel reads is written to
     the level that holds it, for which lines are read first, and read from there: three times its bytes, during which
-    arithmetic waits.
+    arithmetic waits. It is written meanwhile, and costs less, where its kernel waits for more than it writes.
     """
     total = before_cycles(rows, machine)
     for work in works:
@@ -328,19 +328,19 @@ def cycles_apart(works: Sequence[Product], machine: Cpu, threads: int, rows: Map
         assert decision.cost is not None
         total += (decision.cost.cycles or 0.0) + epilogue_cycles(work, machine)
     links = []
-    times = (2 if 0 in rows else 1) * PASSES
     for work in works[:-1]:
-        factors = _a_bytes(work)
-        factors += _points((*work.outer, work.columns, *work.depth)) * dtypes.size_bytes(work.b.tensor.dtype)
-        links.append((_points(work.spatial) * dtypes.size_bytes(work.output.dtype), factors))
+        panels = _points((*work.outer, work.columns, *work.depth)) * dtypes.size_bytes(work.b.tensor.dtype)
+        links.append((_points(work.spatial) * dtypes.size_bytes(work.output.dtype), _a_bytes(work), panels))
     if -1 in rows:
         read = {each.tensor.name: each for each in _reads(rows[-1])}
         *_, last = rows[-1]
-        links.append((_points(last.axes) * dtypes.size_bytes(last.tensor.dtype), sum(map(_read_bytes, read.values()))))
-        times = PASSES_OF_ROWS
-    for link, factors in links:
-        if link + factors > l2_bytes(machine) * threads:
-            total += times * link / _rate_beyond_l2(link, machine)
+        links.append(
+            (_points(last.axes) * dtypes.size_bytes(last.tensor.dtype), sum(map(_read_bytes, read.values())), 0)
+        )
+    for link, arriving, panels in links:
+        if link + arriving + panels > l2_bytes(machine) * threads:
+            passes = PASSES_BEHIND_READS if arriving > link else PASSES
+            total += (2 if 0 in rows else 1) * passes * link / _rate_beyond_l2(link, machine)
     return total
 
 
