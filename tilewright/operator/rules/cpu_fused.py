@@ -3,7 +3,8 @@
 Each product takes the register tile that is the fastest for it, among those whose rows make blocks together. A block
 has as many rows as keep what one product of it touches in half of L2, and as threads have work; it has all points of
 the loop that the last product sums over, where these fit, so that sums stay in registers. Where a softmax between the
-products could go on from block to block, predicted cycles choose between all points and blocks of them.
+products could go on from block to block, predicted cycles choose between all points and blocks of them. Of an image a
+block has whole rows where these are short.
 """
 
 from __future__ import annotations
