@@ -227,6 +227,30 @@ def test_a_depthwise_convolution_is_in_the_kernel_of_the_next_one(
         assert has_several_parts(kernel_of(planned(graph, threads=threads), last).scheduled.tree)
 
 
+@st.composite
+def networks(draw: st.DrawFn) -> tuple[tuple[int, ...], list[Layer]]:
+    """An image and layers of all kinds, one behind the other."""
+    image = draw(st.tuples(st.integers(1, 2), CHANNELS, EXTENTS, EXTENTS))
+    channels, layers = image[1], []
+    for _ in range(draw(st.integers(2, 5))):
+        depthwise = draw(st.booleans())
+        channels = channels if depthwise else draw(CHANNELS)
+        kernel = draw(st.sampled_from([3, 5] if depthwise else [1, 1, 3]))
+        activation = draw(st.sampled_from(["", "relu", "relu6"]))
+        layers.append(Layer(channels, kernel, draw(st.integers(1, 2)), draw(st.booleans()), activation, depthwise))
+    return image, layers
+
+
+@settings(max_examples=tries(6, full=60), deadline=None)
+@draws(network=networks(), threads=st.integers(1, 2))
+def test_networks_are_right_whatever_is_fused(network: tuple[tuple[int, ...], list[Layer]], threads: int) -> None:
+    graph = convolutions(*network)
+    values = inputs(graph)
+    apart = compile_graph(graph, threads=threads, options=Options(cache=False, fuse="never"))(*values)
+    found = compile_graph(graph, threads=threads, options=ALWAYS)(*values)
+    np.testing.assert_allclose(found, apart, rtol=0, atol=1e-5 * max(1.0, np.abs(apart).max()))
+
+
 def test_a_depthwise_result_stays_in_a_buffer_of_a_block() -> None:
     plan = planned(convolutions((1, 24, 40, 40), separable(24, 16)))
     kernel = kernel_of(plan, "c1")
