@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
-from itertools import product as combinations
+from itertools import pairwise, product
 from pathlib import Path
 
 from tilewright.compiler.planning import ChooseProduct, Planning
@@ -130,11 +129,8 @@ def refusal(planning: Planning, parts: tuple[Group, ...]) -> str:
             return f"{link.name} is read at several points"
         if not all(isinstance(index, Axis) for index in loops) or len(set(loops)) != len(loops):
             return f"{link.name} is read at other points than one block has"
-        sizes = tuple(size for size in link.shape if size != 1)
-        if (
-            any(part.kind == "rows" for part in parts)
-            and tuple(index.extent for index in loops if isinstance(index, Axis)) != sizes
-        ):
+        read, sizes = [axis.extent for axis in loops if isinstance(axis, Axis)], [n for n in link.shape if n != 1]
+        if products(parts) != [*parts] and read != sizes:
             return f"only a part of {link.name} is read"
         if link.name in planning.borders or link.name in planning.views:
             return f"{link.name} has a border or is seen as another tensor"
@@ -158,12 +154,13 @@ def settle(planning: Planning, node: Compute, mapped: MappedProduct, fusion: Dec
 
 
 def proven_pair(
-    planning: Planning, parts: tuple[Group, ...], fits: Callable[..., bool],
-    cost: Callable[[MappedProduct], float],
+    planning: Planning, parts: tuple[Group, ...], fits: Callable[..., bool], cost: Callable[[MappedProduct], float]
 ) -> tuple[MappedProduct, ...] | None:  # fmt: skip
-    """The mappings of products that go together at the least cost and pass every check; None where none do."""
+    """The mappings of products that go together (`fits`, of one for each) at the least cost and pass every check; None
+    where none do.
+    """
     found = [all_products(group.main, planning.target) for group in products(parts)]
-    pairs = [pair for pair in combinations(*found) if fits(*pair)]
+    pairs = [pair for pair in product(*found) if fits(*pair)]
     pairs.sort(key=lambda pair: sum(map(cost, pair)))
     return next((pair for pair in pairs if all(map(is_proven, pair))), None)
 
@@ -176,7 +173,7 @@ def products(parts: Sequence[Group]) -> list[Group]:
     return [part for part in parts if part.kind == "product"]
 
 
-def along(producer: Group, consumer: Group) -> Axis:
+def loop_along(producer: Group, consumer: Group) -> Axis:
     """The loop of a group that the product which reads its result sums over."""
     (read, *_), node = reads_between(producer, consumer), producer.nodes[-1]
     (found,) = (axis for index, axis in zip(read.indices, node.axes, strict=True) if index in summed(consumer))
@@ -264,7 +261,7 @@ def row_statements(planning: Planning, parts: Sequence[Group], anywhere: bool = 
         return None
 
     found = []
-    inner = along(*parts) if number == 0 else None
+    inner = loop_along(*parts) if number == 0 else None
 
     def expected(tensor: Tensor) -> Packed:
         reads = [read for node in group.nodes for read in node.reads() if read.tensor == tensor]
@@ -291,7 +288,7 @@ def expected_layout(planning: Planning, tensor: Tensor, inner: Collection[int]) 
 def keep_rows(planning: Planning, group: Group, consumer: Group) -> None:
     """Let the result of rows be a buffer of the kernel, each row one behind the other."""
     node = group.nodes[-1]
-    inner = node.axes.index(along(group, consumer))
+    inner = node.axes.index(loop_along(group, consumer))
     order = [*(dim for dim in range(len(node.axes)) if dim != inner), inner]
     planning.place(node.output, permuted(static_shape(node.output.shape), order), "buffer")
     planning.buffers.add(node.name)

@@ -211,7 +211,8 @@ def plan_fused(planning: Planning, group: Group, machine: Cpu) -> None:
         for each, work, tile, own_names in zip(plans, unpacked, tiles_of, names, strict=True)
     ]
     plan.decisions += [replace(each.decision, chosen=str(on)) for each, on in zip(plans, running, strict=True)]
-    flops = sum(2 * points(each.main) for each in parts if each.kind == "product" or each == parts[0])
+    sums = [part for part in parts if part.kind == "product" or part == parts[0]]  # of rows between, none is counted
+    flops = sum(2 * points(each.main) for each in sums)
     planning.add_scheduled(
         name, scheduled, decision, (plans[-1].target.name,), flops,
         cycles=lambda kernel: kernel_cycles(kernel, machine),

@@ -19,27 +19,12 @@ def merge_product_loops(work: Product, rows: Collection[Axis] | None = None) -> 
 
     Loops among `rows`, where given, are fused with each other only.
     """
-    for part in ("rows", "depth"):
-        position = 0
-        while position + 1 < len(getattr(work, part)):
-            axes: tuple[Axis, ...] = getattr(work, part)
-            a, b = axes[position], axes[position + 1]
-            if part == "rows" and rows is not None and (a in rows) != (b in rows):
-                position += 1
-                continue
-            if not _are_one(work, a, b):
-                position += 1
-                continue
-            fused = _fused_of([work], a, b)
-            if part == "rows" and rows is not None and a in rows:
-                rows = {*rows, fused}
-            work = _with_fused(work, (a, b), fused)
-    return work
+    return merge_shared_loops([work], rows)[0]
 
 
-def merge_shared_loops(works: Sequence[Product]) -> list[Product]:
-    """Fuse neighbouring row loops of products in one kernel that are contiguous in every address of all of them, and
-    neighbouring depth loops that one product alone has.
+def merge_shared_loops(works: Sequence[Product], rows: Collection[Axis] | None = None) -> list[Product]:
+    """As `merge_product_loops`, for products in one kernel: loops that several have are fused in all of them, where
+    they are neighbours in the same role and contiguous in every address of each.
     """
     merged = list(works)
     for part in ("rows", "depth"):
@@ -49,10 +34,13 @@ def merge_shared_loops(works: Sequence[Product]) -> list[Product]:
                 a, b = getattr(merged[number], part)[position : position + 2]
                 sharing = [n for n, work in enumerate(merged) if {a, b} & {*work.spatial, *work.depth}]
                 neighbours = all((a, b) in pairwise(getattr(merged[n], part)) for n in sharing)
-                if not neighbours or not all(_are_one(merged[n], a, b) for n in sharing):
+                separate = part == "rows" and rows is not None and (a in rows) != (b in rows)
+                if separate or not neighbours or not all(_are_one(merged[n], a, b) for n in sharing):
                     position += 1
                     continue
                 fused = _fused_of(merged, a, b)
+                if part == "rows" and rows is not None and a in rows:
+                    rows = {*rows, fused}
                 for n in sharing:
                     merged[n] = _with_fused(merged[n], (a, b), fused)
     return merged
