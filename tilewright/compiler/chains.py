@@ -5,26 +5,27 @@ What is here holds for every machine: loops that the groups share, and their sta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
 
 from tilewright.compiler.planning import ChooseProduct, Planning
+from tilewright.compiler.products import unit_loops
 from tilewright.compiler.rows import group_statements
 from tilewright.compiler.trees import about
 from tilewright.decision import Decision
-from tilewright.expr.core import Axis, Compute, Expr, Read, Tensor, static_shape
+from tilewright.expr.core import Axis, Compute, Expr, Read, Tensor, static_shape, walk
 from tilewright.expr.graph import Loop
 from tilewright.expr.names import claim
 from tilewright.expr.rewrite import substitute, transform
 from tilewright.graph.groups import Group, joined, kernel_name
 from tilewright.instruction.products import MappedProduct, all_products, is_proven
-from tilewright.layouts import permuted
-from tilewright.operator.statements import drop_unit_loops
-from tilewright.tiles.kernel import Statement
+from tilewright.layouts import Packed, permuted
+from tilewright.operator.statements import Statements, drop_unit_loops, inner_loops, outer_loops, over
+from tilewright.tiles.parts import has_several_parts
 from tilewright.tiles.product import Product
-from tilewright.tiles.tree import InvalidTree, TileTree, kernels
+from tilewright.tiles.tree import InvalidTree, TileTree
 
 Judge = Callable[[tuple[Group, ...]], tuple[tuple[MappedProduct, ...], Decision]]
 
@@ -66,7 +67,7 @@ def join(planning: Planning, steps: Sequence[Group | Loop], judged: Judge) -> li
                 _require_not_given(planning, parts, decision)
                 planning.plan.decisions.append(replace(decision, kernel=step.kernel))
                 continue
-            for part, mapped in zip((parts[0], parts[-1]), found, strict=True):
+            for part, mapped in zip(products(parts), found, strict=True):
                 settle(planning, part.main, mapped, decision)
             left[place] = joined(parts, decision)
             taken |= {part.name for part in parts}
@@ -89,7 +90,7 @@ def given_trees(planning: Planning, parts: Sequence[Group]) -> bool | None:
 def _tree_of_all(planning: Planning, parts: Sequence[Group]) -> TileTree | None:
     """The tree that was given for these groups as one kernel."""
     found = planning.trees.tree(kernel_name([node for part in parts for node in part.nodes]))
-    return found if found is not None and len(kernels(found)) > 1 else None
+    return found if found is not None and has_several_parts(found) else None
 
 
 def _require_not_given(planning: Planning, parts: Sequence[Group], decision: Decision) -> None:
@@ -100,7 +101,10 @@ def _require_not_given(planning: Planning, parts: Sequence[Group], decision: Dec
 
 
 def chains_to(consumer: Group, groups: Mapping[str, Group]) -> Iterator[tuple[Group, ...]]:
-    """A product that a product reads, or reads through one kernel of rows, with what is between."""
+    """A product that a product reads, or reads through one kernel of rows, with what is between.
+
+    Or rows without a product before them whose reductions are not over what the product sums, such as windows.
+    """
     for name in dict.fromkeys(tensor.name for tensor in consumer.main.inputs()):
         producer = groups.get(name)
         if producer is not None and producer.kind == "product":
@@ -110,6 +114,8 @@ def chains_to(consumer: Group, groups: Mapping[str, Group]) -> Iterator[tuple[Gr
                 first = groups.get(tensor)
                 if first is not None and first.kind == "product":
                     yield first, producer, consumer
+            if not set(producer.inner) & set(producer.nodes[-1].axes):
+                yield producer, consumer
 
 
 def refusal(planning: Planning, parts: tuple[Group, ...]) -> str:
@@ -129,6 +135,9 @@ def refusal(planning: Planning, parts: tuple[Group, ...]) -> str:
             return f"{link.name} is read at several points"
         if not all(isinstance(index, Axis) for index in loops) or len(set(loops)) != len(loops):
             return f"{link.name} is read at other points than one block has"
+        read, sizes = [axis.extent for axis in loops if isinstance(axis, Axis)], [n for n in link.shape if n != 1]
+        if products(parts) != [*parts] and read != sizes:
+            return f"only a part of {link.name} is read"
         if link.name in planning.borders or link.name in planning.views:
             return f"{link.name} has a border or is seen as another tensor"
         along = [axis for axis in summed(consumer) if axis.extent != 1]
@@ -151,11 +160,12 @@ def settle(planning: Planning, node: Compute, mapped: MappedProduct, fusion: Dec
 
 
 def proven_pair(
-    planning: Planning, parts: tuple[Group, ...], fits: Callable[[MappedProduct, MappedProduct], bool],
-    cost: Callable[[MappedProduct], float],
+    planning: Planning, parts: tuple[Group, ...], fits: Callable[..., bool], cost: Callable[[MappedProduct], float]
 ) -> tuple[MappedProduct, ...] | None:  # fmt: skip
-    """The mappings of two products that go together at the least cost and pass every check; None where none do."""
-    found = [all_products(group.main, planning.target) for group in (parts[0], parts[-1])]
+    """The mappings of products that go together (`fits`, of one for each) at the least cost and pass every check; None
+    where none do.
+    """
+    found = [all_products(group.main, planning.target) for group in products(parts)]
     pairs = [pair for pair in product(*found) if fits(*pair)]
     pairs.sort(key=lambda pair: sum(map(cost, pair)))
     return next((pair for pair in pairs if all(map(is_proven, pair))), None)
@@ -164,15 +174,31 @@ def proven_pair(
 # Loops and statements -------------------------------------------------------------------------------------------------
 
 
+def products(parts: Sequence[Group]) -> list[Group]:
+    """Those of some groups that are products."""
+    return [part for part in parts if part.kind == "product"]
+
+
+def loop_along(producer: Group, consumer: Group) -> Axis:
+    """The loop of a group that the product which reads its result sums over."""
+    (read, *_), node = reads_between(producer, consumer), producer.nodes[-1]
+    (found,) = (axis for index, axis in zip(read.indices, node.axes, strict=True) if index in summed(consumer))
+    return found
+
+
 def summed(group: Group) -> tuple[Axis, ...]:
     """The loops that a product sums over, or that rows run along."""
     return group.inner if group.kind == "rows" else group.main.reduce
 
 
 def reads_between(producer: Group, consumer: Group) -> list[Read]:
-    """What a group reads of the result of another."""
+    """What a group reads of the result of another, its loops of extent 1 at 0."""
     nodes = consumer.nodes if consumer.kind == "rows" else consumer.nodes[:1]
-    return [read for node in nodes for read in node.reads() if read.tensor.name == producer.nodes[-1].name]
+    link = producer.nodes[-1].name
+    bodies = [
+        substitute(node.body, unit_loops(node)) for node in nodes if link in {each.name for each in node.inputs()}
+    ]
+    return [each for body in bodies for each in walk(body) if isinstance(each, Read) and each.tensor.name == link]
 
 
 def shared_loops(parts: Sequence[Group]) -> list[dict[Axis, Axis]]:
@@ -188,36 +214,52 @@ def shared_loops(parts: Sequence[Group]) -> list[dict[Axis, Axis]]:
     return found
 
 
+def kernel_loops(works: Sequence[Product], parts: Sequence[Group]) -> list[dict[Axis, Axis]]:
+    """Which loops of one kernel the loops of its products are: those that they share have one name.
+
+    Of the first one of the parts only those points are computed that the last one reads.
+    """
+    *before, last = works
+    shared = shared_loops(parts)[-1]
+    parts_read = {own: Axis(own.name, axis.extent) for axis, own in shared.items()}
+    own = [axis for work in before for axis in (*work.spatial, *work.depth)] or parts[0].main.loops
+    taken = {axis.name for axis in own}
+    loops: dict[Axis, Axis] = {}
+    for axis in (*last.spatial, *last.depth):
+        loops[axis] = parts_read[shared[axis]] if axis in shared else Axis(claim(axis.name, taken), axis.extent)
+    return [*({axis: parts_read.get(axis, axis) for axis in own} for _ in before), loops]
+
+
 def over_shared_loops(works: Sequence[Product], parts: Sequence[Group]) -> list[Product]:
-    """Two products over loops with names of their own but for those that they share, links between them values."""
-    first, second = works
+    """Products over the loops of one kernel (`kernel_loops`), links between them values."""
+    *before, last = (work.renamed(loops) for work, loops in zip(works, kernel_loops(works, parts), strict=True))
     producer, link = parts[0].nodes[-1], parts[-2].nodes[-1]
     value = Tensor(producer.name, (), producer.output.dtype)
-    *before, last = first.statements
-    first = replace(first, statements=(*before, replace(last, tensor=value, address=None)))
-    shared = shared_loops(parts)[-1]
-    taken = {axis.name for axis in (*first.spatial, *first.depth)}
-    loops: dict[Axis, Axis] = {}
-    for axis in (*second.spatial, *second.depth):
-        loops[axis] = shared[axis] if axis in shared else Axis(claim(axis.name, taken), axis.extent)
-    second = second.renamed(loops)
+    found = []
+    for work in before:
+        *others, result = work.statements
+        found.append(replace(work, statements=(*others, replace(result, tensor=value, address=None))))
 
     def rule(node: Expr) -> Expr | None:
         if isinstance(node, Read) and node.tensor.name == link.name:
             return Read(Tensor(link.name, (), link.output.dtype), ())
         return None
 
-    statements = tuple(replace(each, body=transform(each.body, rule)) for each in second.statements)
-    return [first, replace(second, statements=statements)]
+    statements = tuple(replace(each, body=transform(each.body, rule)) for each in last.statements)
+    return [*found, replace(last, statements=statements)]
 
 
-def row_statements(planning: Planning, parts: Sequence[Group], anywhere: bool = False) -> tuple[Statement, ...]:
-    """The statements of the rows between two products over the loops of the first; results of both are values.
+def row_statements(planning: Planning, parts: Sequence[Group], anywhere: bool = False) -> dict[int, Statements]:
+    """The statements of the rows between two products over the loops of the first, by number 0, or of those before the
+    only product, by number -1; what parts give to each other are values.
 
-    With `anywhere`, what they read may have no place yet (`group_statements`).
+    With `anywhere`, what they read may have no place yet, and is expected where what is summed is innermost.
     """
-    loops = shared_loops(parts)[1]
-    links = [part.nodes[-1].name for part in parts[:2]]
+    number = next((place for place, part in enumerate(parts) if part.kind == "rows"), None)
+    if number is None:
+        return {}
+    group, loops = parts[number], shared_loops(parts)[number]
+    links = [part.nodes[-1].name for part in parts[: number + 1]]
 
     def rule(node: Expr) -> Expr | None:
         if isinstance(node, Read) and node.tensor.name in links:
@@ -225,18 +267,34 @@ def row_statements(planning: Planning, parts: Sequence[Group], anywhere: bool = 
         return None
 
     found = []
-    for each in drop_unit_loops(group_statements(planning, parts[1], links, anywhere)):
-        axes, reduce = (tuple(loops[axis] for axis in group) for group in (each.axes, each.reduce))
+    inner = loop_along(*parts) if number == 0 else None
+
+    def expected(tensor: Tensor) -> Packed:
+        reads = [read for node in group.nodes for read in node.reads() if read.tensor == tensor]
+        return expected_layout(planning, tensor, [dim for dim, index in enumerate(reads[0].indices) if index == inner])
+
+    for each in drop_unit_loops(group_statements(planning, group, links, expected if anywhere else None)):
+        axes, reduce = (tuple(loops[axis] for axis in own) for own in (each.axes, each.reduce))
         tensor = Tensor(each.name, (), each.tensor.dtype) if each.name in links else each.tensor
         body = substitute(transform(each.body, rule), dict(loops))
         found.append(replace(each, tensor=tensor, axes=axes, body=body, reduce=reduce))
-    return tuple(found)
+    if inner is not None:
+        order = (*(axis for axis in outer_loops(found) if axis != inner), inner)
+        found = [*over(order, inner_loops(found), found)]
+    return {number - 1: tuple(found)}
 
 
-def keep_rows(planning: Planning, group: Group) -> None:
+def expected_layout(planning: Planning, tensor: Tensor, inner: Collection[int]) -> Packed:
+    """How a tensor is expected to be stored that has no place yet: with its border, dimensions `inner` innermost."""
+    order = [*(dim for dim in range(len(tensor.shape)) if dim not in inner), *inner]
+    border = planning.borders.get(tensor.name)
+    return permuted(static_shape(tensor.shape), order, border.widths if border is not None else None)
+
+
+def keep_rows(planning: Planning, group: Group, consumer: Group) -> None:
     """Let the result of rows be a buffer of the kernel, each row one behind the other."""
     node = group.nodes[-1]
-    (along,) = (dim for dim, axis in enumerate(node.axes) if axis in group.inner and axis.extent != 1)
-    order = [*(dim for dim in range(len(node.axes)) if dim != along), along]
+    inner = node.axes.index(loop_along(group, consumer))
+    order = [*(dim for dim in range(len(node.axes)) if dim != inner), inner]
     planning.place(node.output, permuted(static_shape(node.output.shape), order), "buffer")
     planning.buffers.add(node.name)

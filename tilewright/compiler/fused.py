@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from tilewright.compiler.chains import (
     APART,
     FUSED,
     TIMED,
+    expected_layout,
     fusion_of,
     given_trees,
     join,
     keep_rows,
+    kernel_loops,
     over_shared_loops,
+    products,
     proven_pair,
     refusal,
     row_statements,
@@ -21,7 +25,7 @@ from tilewright.compiler.chains import (
     summed,
 )
 from tilewright.compiler.planning import Planning, points
-from tilewright.compiler.products import ProductPlan
+from tilewright.compiler.products import ProductPlan, unit_loops
 from tilewright.compiler.trees import about
 from tilewright.decision import ASKED, Cost, Decision, Refusal
 from tilewright.expr.core import Axis, Const, Expr, Read, Tensor
@@ -31,6 +35,8 @@ from tilewright.expr.rewrite import substitute, transform
 from tilewright.graph.groups import Group
 from tilewright.instruction.products import MappedProduct
 from tilewright.machine.description import Cpu
+from tilewright.operator.flatten import address
+from tilewright.operator.product_loops import merge_shared_loops
 from tilewright.operator.products_tree import products_tree
 from tilewright.operator.registers import epilogue_in_loop
 from tilewright.operator.rewrites.deferred_normalisation import Deferred, deferred_normalisation
@@ -42,6 +48,7 @@ from tilewright.operator.rules.cpu_fused import (
     cycles_fused,
     fused_kernel,
     fused_points,
+    in_order,
     kernel_cycles,
     point_of,
 )
@@ -66,7 +73,6 @@ def _judged(planning: Planning, parts: tuple[Group, ...], machine: Cpu) -> tuple
 
     They are one where blocks fit, and that is asked for or predicted to pay.
     """
-    producer, *between, consumer = parts
     subject, options = fusion_of(parts), planning.options
     given = given_trees(planning, parts)
     if given is False:
@@ -76,17 +82,17 @@ def _judged(planning: Planning, parts: tuple[Group, ...], machine: Cpu) -> tuple
         return (), Decision(subject, APART, "they cannot be one", refused=(Refusal(FUSED, reason),))
     pair = _mappings(planning, parts)
     if pair is None:
-        why = Refusal(FUSED, f"rows of {producer.name} are stored as {parts[1].main.name} reads them")
+        why = Refusal(FUSED, f"rows of {parts[0].name} are stored as {parts[1].main.name} reads them")
         return (), Decision(subject, APART, "they cannot be one", refused=(why,))
-    works, threads, rows = _sketches(parts, pair), planning.threads, bool(between)
-    passes = {0: row_statements(planning, parts, anywhere=True)} if rows else {}
-    works, _ = _deferred(works, passes, _softmax(passes))
+    works, threads = _together(_sketches(planning, parts, pair), parts), planning.threads
+    rows = row_statements(planning, parts, anywhere=True)
+    works, _ = _deferred(works, rows, _softmax(rows))
     point = choose_fused(works, machine, threads, rows)
     if point is None:
         return (), Decision(subject, APART, "they cannot be one", refused=(Refusal(FUSED, "a block fits L2"),))
-    alone = [planning.product_of(group.main) for group in (producer, consumer)]
-    one = cycles_fused(works, point, machine, threads)
-    several = cycles_apart(_sketches(parts, alone), machine, threads, rows)
+    alone = [planning.product_of(group.main) for group in products(parts)]
+    one = cycles_fused(works, point, machine, threads, rows)
+    several = cycles_apart(_sketches(planning, parts, alone), machine, threads, rows)
     fused, asked = f"{FUSED}, {point}", given or options.fuse == "always"
     timed = subject in planning.choose.chains
     if asked or timed or one * LEAST_GAIN <= several:
@@ -102,17 +108,19 @@ def _judged(planning: Planning, parts: tuple[Group, ...], machine: Cpu) -> tuple
 
 
 def _mappings(planning: Planning, parts: tuple[Group, ...]) -> tuple[MappedProduct, ...] | None:
-    """The best mappings of two products of which the second reads what the first stores, in rows along its vectors."""
+    """The best mappings of products of which the last reads what is before it, in rows along its vectors or its sum."""
     shared, between, target = shared_loops(parts), len(parts) > 2, planning.target
     link = parts[-2].nodes[-1].name
-    (along,) = (axis for axis in summed(parts[1]) if axis.extent != 1)
+    (inner,) = (axis for axis in summed(parts[1]) if axis.extent != 1)
 
-    def fits(first: MappedProduct, second: MappedProduct) -> bool:
-        if (between or second.group > 1) and first.columns != shared[1][along]:
+    def fits(*pair: MappedProduct) -> bool:
+        first, last = pair[0], pair[-1]
+        in_rows = between or (len(pair) > 1 and last.group > 1)
+        if in_rows and first.columns != shared[1][inner]:
             return False
-        if second.a.tensor.name == link:
+        if last.a.tensor.name == link:
             return True
-        return second.group == 1 and shared[-1].get(second.columns) == first.columns
+        return len(pair) > 1 and last.group == 1 and shared[-1].get(last.columns) == first.columns
 
     return proven_pair(planning, parts, fits, lambda each: _cycles(target.cost(each)))
 
@@ -121,25 +129,40 @@ def _cycles(cost: Cost | None) -> float:
     return cost.cycles or 0.0 if cost is not None else 0.0
 
 
-def _sketches(parts: Sequence[Group], mapped: Sequence[MappedProduct | None]) -> list[Product]:
-    """Two products over the loops that they share, before their operands are placed."""
-    groups = parts[0], parts[-1]
-    sketches = [_sketch(group, each) for group, each in zip(groups, mapped, strict=True) if each is not None]
-    return over_shared_loops(sketches, parts)
+def _sketches(
+    planning: Planning, parts: Sequence[Group], mapped: Sequence[MappedProduct | None]
+) -> list[Product]:  # fmt: skip
+    """Products over their own loops, before their operands are placed."""
+    pairs = zip(products(parts), mapped, strict=True)
+    return [_sketch(planning, group, each) for group, each in pairs if each is not None]
 
 
-def _sketch(group: Group, mapped: MappedProduct) -> Product:
-    """A product whose operands are not placed yet: their addresses do not matter for its cycles."""
+def _together(works: Sequence[Product], parts: Sequence[Group]) -> list[Product]:
+    """Products over the loops of their kernel, those that may run as one fused, where no rows have them too."""
+    shared = over_shared_loops(works, parts)
+    return merge_shared_loops(shared) if products(parts) == [*parts] else shared
+
+
+def _sketch(planning: Planning, group: Group, mapped: MappedProduct) -> Product:
+    """A product whose operands are not placed yet: of the addresses only those of rows matter for its cycles."""
     total = Tensor(group.main.name, (), group.main.output.dtype)
     epilogue: Expr = Read(total, ())
     if len(group.nodes) > 1:
         renamed: dict[Axis, Expr] = dict(zip(group.nodes[-1].axes, group.main.axes, strict=True))
         epilogue = transform(substitute(group.nodes[-1].body, renamed), _nowhere)
-    a, b = (Operand(replace(read.tensor, shape=(1,)), Const(0, INDEX)) for read in (mapped.a, mapped.b))
+    a, b = _expected(planning, group, mapped), Operand(replace(mapped.b.tensor, shape=(1,)), Const(0, INDEX))
     loops = mapped.outer, mapped.rows, mapped.columns, mapped.depth
     output = group.nodes[-1].output
     work = flat_product(*loops, a, b, total, epilogue, output, Const(0, INDEX), lanes=mapped.lanes, group=mapped.group)
     return replace(work, shapes=mapped.shapes)
+
+
+def _expected(planning: Planning, group: Group, mapped: MappedProduct) -> Operand:
+    """The factor that rows index where it is expected to be stored: dimensions that are summed innermost."""
+    read, tensor = substitute(mapped.a, unit_loops(group.main)), mapped.a.tensor
+    assert isinstance(read, Read), "a factor is a read"
+    layout = expected_layout(planning, tensor, [dim for dim, i in enumerate(read.indices) if i in mapped.depth])
+    return Operand(replace(tensor, shape=(layout.size,)), address(layout, read.indices))
 
 
 def _nowhere(node: Expr) -> Expr | None:
@@ -155,38 +178,47 @@ def _nowhere(node: Expr) -> Expr | None:
 def plan_fused(planning: Planning, group: Group, machine: Cpu) -> None:
     """Add the kernel of products that run in turn on blocks of what they share, with rows between them if there are."""
     plan, threads, parts = planning.plan, planning.threads, group.parts
-    plans = [ProductPlan(planning, part, machine, joins=True) for part in (parts[0], parts[-1])]
-    plans[0].keep_in_kernel()
-    for part in parts[1:-1]:
-        keep_rows(planning, part)
-    unpacked = over_shared_loops([each.prepare() for each in plans], parts)
-    between: Mapping[int, Statements] = {0: row_statements(planning, parts)} if len(parts) > 2 else {}
-    softmax = _softmax(between)
-    unpacked, between = _deferred(unpacked, between, softmax)
-    point, decision = _blocks(unpacked, machine, threads, bool(between), f"blocks of {group.kernel}")
+    plans = [ProductPlan(planning, part, machine, joins=True) for part in products(parts)]
+    for each in plans[:-1]:
+        each.keep_in_kernel()
+    for part, reader in pairwise(parts):
+        if part.kind == "rows":
+            keep_rows(planning, part, reader)
+    prepared = [each.prepare() for each in plans]
+    unpacked = _together(prepared, parts)
+    rows: Mapping[int, Statements] = row_statements(planning, parts)
+    softmax = _softmax(rows)
+    unpacked, rows = _deferred(unpacked, rows, softmax)
+    point, decision = _blocks(unpacked, machine, threads, rows, f"blocks of {group.kernel}")
     name = planning.name_kernel(group.kernel)
     with about(name):
         given = planning.trees.of_products(name, unpacked)
         if given is not None:
-            first, last = (work.statements for work in unpacked)
-            kernel = Kernel((*first, *between.get(0, ()), *last), given)
+            kernel = Kernel(in_order(unpacked, rows), given)
             check(given, problem_of(kernel), imperfect=True, resources=program_resources(machine))
             tree = products_tree(kernel)
             point = point_of(tree)
             decision = Decision(decision.subject, str(point), ASKED)
     plan.decisions.append(decision)
-    own = [each.finished(tiles) for each, tiles in zip(plans, point.points, strict=True)]
-    works, _ = _deferred(over_shared_loops(own, parts), between, softmax)
+    tiles_of = [tiles.tile(work) for work, tiles in zip(unpacked, point.points, strict=True)]
+    widths = [tile[work.columns.name] for work, tile in zip(unpacked, tiles_of, strict=True)]
+    own = [each.finished(width) for each, width in zip(plans, widths, strict=True)]
+    works, _ = _deferred(_together(own, parts), rows, softmax)
     loops = []
     for work, tiles, each in zip(works, point.points, plans, strict=True):
         in_loop, placed = epilogue_in_loop(work, tiles, machine, each.group.kernel)
         loops.append(in_loop)
         if work.has_epilogue:
             plan.decisions.append(placed)
-    scheduled = fused_kernel(works, point, loops, between, machine)
-    running = [each.proven(work, tiles.tile(work)) for each, work, tiles in zip(plans, own, point.points, strict=True)]
+    scheduled = fused_kernel(works, point, loops, rows, machine)
+    names = [{loop: axis for axis, loop in loops_of.items()} for loops_of in kernel_loops(prepared, parts)]
+    running = [
+        each.proven(work, tile, own_names)
+        for each, work, tile, own_names in zip(plans, unpacked, tiles_of, names, strict=True)
+    ]
     plan.decisions += [replace(each.decision, chosen=str(on)) for each, on in zip(plans, running, strict=True)]
-    flops = sum(2 * points(each.node) for each in plans)
+    sums = [part for part in parts if part.kind == "product" or part == parts[0]]  # of rows between, none is counted
+    flops = sum(2 * points(each.main) for each in sums)
     planning.add_scheduled(
         name, scheduled, decision, (plans[-1].target.name,), flops,
         cycles=lambda kernel: kernel_cycles(kernel, machine),
@@ -200,12 +232,12 @@ def plan_fused(planning: Planning, group: Group, machine: Cpu) -> None:
 
 
 def _blocks(
-    works: Sequence[Product], machine: Cpu, threads: int, rows: bool, subject: str
+    works: Sequence[Product], machine: Cpu, threads: int, rows: Mapping[int, Statements], subject: str
 ) -> tuple[FusedPoint, Decision]:  # fmt: skip
     """Register tiles and blocks with the fewest predicted cycles, and the decision."""
     found = fused_points(works, machine, threads, rows)
     assert found, "blocks were found before the groups became one"
-    costs = {str(each): cycles_fused(works, each, machine, threads) for each in found}
+    costs = {str(each): cycles_fused(works, each, machine, threads, rows) for each in found}
     (point, *others) = sorted(found, key=lambda each: costs[str(each)])
     decision = Decision(subject, str(point), "register tiles with the fewest cycles whose blocks stay in L2")
     if not others:
@@ -218,18 +250,18 @@ def _blocks(
     return point, decision
 
 
-def _softmax(between: Mapping[int, Statements]) -> Deferred | None:
+def _softmax(rows: Mapping[int, Statements]) -> Deferred | None:
     """The rows between two products as a softmax that may divide behind the second one; None where they are none."""
-    found = deferred_normalisation(between[0]) if between else None
+    found = deferred_normalisation(rows[0]) if 0 in rows else None
     return found if found is not None and found.is_exact else None
 
 
 def _deferred(
-    works: list[Product], between: Mapping[int, Statements], softmax: Deferred | None
+    works: list[Product], rows: Mapping[int, Statements], softmax: Deferred | None
 ) -> tuple[list[Product], Mapping[int, Statements]]:
     """Two products and the rows between them, with the division of a softmax behind the sums of the second one."""
     if softmax is None:
-        return works, between
+        return works, rows
     first, second = works
     second = replace(second, statements=softmax.product(second.statements))
     return [first, second], {0: softmax.with_weights_once()}

@@ -99,7 +99,7 @@ def _fitting(
     def refused(rule: str, values: str = "") -> tuple[tuple[MappedProduct, ...], None, tuple[Refusal, ...]]:
         return (), None, (Refusal(FUSED, rule, values),)
 
-    reason = refusal(planning, parts)
+    reason = refusal(planning, parts) if parts[0].kind == "product" else f"{parts[0].name} is a product"
     if reason:
         return refused(reason)
     pair = _mappings(planning, parts)
@@ -112,7 +112,7 @@ def _fitting(
     if len(first.depth) != 1 or second.columns.size > MOST_COLUMNS:
         values = f"{len(first.depth)} and {second.columns.size}"
         return refused(f"the first product sums over one loop, the second has {MOST_COLUMNS} columns at most", values)
-    if len(parts) > 2 and deferred_normalisation(row_statements(planning, parts, anywhere=True)) is None:
+    if len(parts) > 2 and deferred_normalisation(row_statements(planning, parts, anywhere=True)[0]) is None:
         return refused(f"{parts[1].name} is a softmax")
     problem = _problem(pair, parts)
     records = [matrix_records(each, machine, planning.options.intrinsics, planning.options.mma) for each in pair]
@@ -130,6 +130,8 @@ def _mappings(planning: Planning, parts: tuple[Group, ...]) -> tuple[MappedProdu
     def fits(first: MappedProduct, second: MappedProduct) -> bool:
         if second.a.tensor.name != link or [shared.get(axis) for axis in second.depth] != [first.columns]:
             return False
+        if any(axis.extent != other.extent for axis, other in shared.items()):
+            return False  # a part of what the first one gives
         return all(
             {shared.get(axis) for axis in own} == set(other)
             for own, other in ((second.rows, first.rows), (second.outer, first.outer))
@@ -183,7 +185,7 @@ def plan_fused(planning: Planning, group: Group, machine: Gpu) -> None:
     first, second = over_shared_loops(works, parts)
     rows: Statements = ()
     if len(parts) > 2:
-        deferred = deferred_normalisation(row_statements(planning, parts))
+        deferred = deferred_normalisation(row_statements(planning, parts)[0])
         assert deferred is not None, "it was asked for before the groups became one"
         link, deferred = powers_of_two(first.statements[-1], deferred)
         first = replace(first, statements=(*first.statements[:-1], link))

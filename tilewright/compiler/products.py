@@ -81,7 +81,8 @@ class ProductPlan:
         self._fuse()
         plain = plan.stored.get(self.product.b.tensor.name)
         self.packs = plain is None or self._wants_panels(plain.layout)
-        return self._work(self._plain_operand(), self.packs)
+        b = self._in_vector_rows() if self.joins and self.packs else self._plain_operand()
+        return self._work(b, self.packs)
 
     def run(self) -> None:
         planning, plan = self.planning, self.planning.plan
@@ -133,10 +134,9 @@ class ProductPlan:
         planning.place(output, permuted(static_shape(output.shape), order), "buffer")
         planning.buffers.add(output.name)
 
-    def finished(self, point: ProductPoint) -> Product:
+    def finished(self, width: int) -> Product:
         """The product, prepared before, as a register tile of so many columns reads it."""
-        work = self._work(self._plain_operand(), self.packs)
-        return self.with_panels(point.tile(work)[work.columns.name]) if self.packs else work
+        return self.with_panels(width) if self.packs else self._work(self._plain_operand(), self.packs)
 
     def with_panels(self, width: int, block: int = 0) -> Product:
         """The product with its vector operand in panels of so many columns, its last sum cut in blocks of points."""
@@ -172,12 +172,17 @@ class ProductPlan:
             return row_major(shape)
         return permuted(shape, order_of_result(self.planning, producer, producer.main))
 
-    def proven(self, work: Product, tile: Mapping[str, int]) -> MappedProduct:
-        """The mapping that this tile runs, which has passed every check."""
+    def proven(
+        self, work: Product, tile: Mapping[str, int], own: Mapping[Axis, Axis] | None = None
+    ) -> MappedProduct:  # fmt: skip
+        """The mapping that this tile runs, which has passed every check.
+
+        `own` has the loop of the node for each that has another name in a kernel of several products.
+        """
         rows = [axis for axis in work.rows if tile.get(axis.name, 1) > 1]
         height = prod(tile[axis.name] for axis in rows)
         vectors = -(-tile[work.columns.name] // work.lanes)
-        parts = [part for axis in rows for part in work.stands_for(axis)]
+        parts = [(own or {}).get(part, part) for axis in rows for part in work.stands_for(axis)]
         sums = self.node.reduce if self.product.group == 1 else self.together or work.stands_for(work.depth[-1])
         return self.product.running(parts, sums, (height, vectors))
 
@@ -332,15 +337,19 @@ class ProductPlan:
     def _plain_operand(self) -> Operand:
         """b before it is packed, row by row where the node does not read it like this."""
         planning, b = self.planning, self.product.b
-        if self.together or not is_plain(b):
-            order = vector_rows(self.product, self._sums())
-            rows = Tensor(f"{b.tensor.name}.for.{self.node.name}", (prod(order.shape),), b.dtype)
-            return Operand(rows, order.address())
+        if (self.together or not is_plain(b)) and b.tensor.name not in planning.buffers:
+            return self._in_vector_rows()
         if b.tensor.name in planning.plan.stored:
             stored = planning.plan.stored[b.tensor.name]
         else:
             stored = Stored(b.tensor, row_major(static_shape(b.tensor.shape)), "arena")
         return Operand(stored.flat, address(stored.layout, b.indices))
+
+    def _in_vector_rows(self) -> Operand:
+        """b row by row, which its loops walk as they walk panels."""
+        b, order = self.product.b, vector_rows(self.product, self._sums())
+        rows = Tensor(f"{b.tensor.name}.for.{self.node.name}", (prod(order.shape),), b.dtype)
+        return Operand(rows, order.address())
 
     def _sums(self) -> list[Index]:
         """The k loops as indices of b."""

@@ -153,19 +153,19 @@ def _single_statement(planning: Planning, node: Compute, layout: Packed) -> Stat
 
 
 def group_statements(
-    planning: Planning, group: Group, values: Collection[str] = (), anywhere: bool = False
+    planning: Planning, group: Group, values: Collection[str] = (), expected: Callable[[Tensor], Packed] | None = None
 ) -> Statements:
     """Several computes over shared loops; those that nothing else reads stay in the kernel.
 
-    `values` have no place in memory: reads of them are as if they were stored row by row; with `anywhere`, of all
-    tensors, for where the form of the statements matters and not where they read.
+    `values` have no place in memory: reads of them are as if they were stored row by row. Before tensors are placed,
+    `expected` says how they will be stored.
     """
     own = {node.name for node in group.nodes}
 
     def layout_of(tensor: Tensor) -> Packed:
-        if anywhere or tensor.name in values:
+        if tensor.name in values:
             return row_major(static_shape(tensor.shape))
-        return planning.layout(tensor)
+        return planning.layout(tensor) if expected is None else expected(tensor)
 
     unit = {axis: Const(0, INDEX) for node in group.nodes for axis in node.loops if axis.extent == 1}
     found = []

@@ -13,7 +13,8 @@ from tilewright.expr.names import claim
 from tilewright.files import read_text
 from tilewright.graph.groups import kernel_name
 from tilewright.tiles.file import MAX_BYTES, parse_tile_file
-from tilewright.tiles.tree import MicroKernelRef, TileTree, from_json, kernels, leaves, with_kernels
+from tilewright.tiles.parts import has_several_parts
+from tilewright.tiles.tree import MicroKernelRef, TileTree, from_json, leaves, with_kernels
 
 _PLAN = "a file that `--emit plan` wrote"
 _NAMED = re.compile(r"\bas\s+([\w.]+)")
@@ -37,7 +38,7 @@ def fused_trees(path: Path) -> dict[str, TileTree]:
         named = {name: MicroKernelRef(name, "", (), ()) for name in _NAMED.findall(text)}
         file = parse_tile_file(text, named, where=where)
         trees = {kernel_name(file.graph.nodes): _numbered(file.tree)}
-    found = {name: tree for name, tree in trees.items() if len(kernels(tree)) > 1}
+    found = {name: tree for name, tree in trees.items() if has_several_parts(tree)}
     if not found:
         help = "a plan that was made with fuse=always, or two leaves `op NAME as RECORD_ROWSxCOLUMNSxDEPTH`"
         raise InvalidFile("no kernel in it has several products", where=where, help=help)

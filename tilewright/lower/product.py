@@ -130,6 +130,8 @@ class _Products:
         tiles(lambda each, place: each.finish(each.read(place)), point)
 
     def _run(self, products: Sequence[ProductTree], point: Point) -> None:
+        if -1 in self.rows:
+            self._visit_rows(self.rows[-1], Passes.run, point)
         for number, product in enumerate(products):
             if product.k_block:
                 _Blocked(self.builder, product, self.memory, self.tiler).run()
@@ -148,6 +150,7 @@ class _Products:
                 places |= block.places(axis) if block.loop.axis != axis else {}
 
         def at_row(at: Point) -> None:
+            at = at if rows.tree.vector_last else at.swapped()
             body(Passes(self.builder, rows.tree, self.memory, rows.scratch, at, blocks, rows.onward))
 
         self.tiler.visit(rows.loops, at_row, replace(point, replaced=places))
@@ -156,8 +159,8 @@ class _Products:
         """The passes behind a product; their loops are those of the products, with places within a block."""
         tree = RowTree(self.tree.stored_rows(number))
         blocks = {loop.axis.name: loop for loop in self.tree.blocks if loop.tiles > 1}
-        whole = {axis.name: axis for axis in self.tree.products[number].work.spatial}
-        if tree.pipelined or any(loop.quantum > 1 for loop in tree.loops):
+        whole = {axis.name: axis for each in self.tree.rows[number].statements for axis in each.axes}
+        if tree.pipelined or (number >= 0 and any(loop.quantum > 1 for loop in tree.loops)):
             raise InvalidTree(
                 "rows between two products are taken several at once",
                 where="tile tree", help="passes over one row after the other, with vectors along it",
@@ -165,7 +168,7 @@ class _Products:
         loops = []
         for loop in tree.loops:
             points = blocks[loop.axis.name].quantum if loop.axis.name in blocks else 0
-            loops.append(SpatialLoop(whole[loop.axis.name], block_points=points))
+            loops.append(replace(loop, axis=whole[loop.axis.name], blocks=1, block_points=points))
         onward, factor = None, self.tree.factor
         if self.tree.summed:
             follows = self.tree.products[-1].work.statements[0].follows

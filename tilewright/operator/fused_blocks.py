@@ -32,7 +32,7 @@ from tilewright.tiles.build import distinct_kernels, in_blocks, rooted, staged, 
 from tilewright.tiles.kernel import Kernel, Statement
 from tilewright.tiles.loops import SpatialLoop
 from tilewright.tiles.parts import numbers_of, program_of, require_form
-from tilewright.tiles.product import Product, micro_kernel, products_of, rows_behind
+from tilewright.tiles.product import Product, micro_kernel, products_of, rows_of
 from tilewright.tiles.tree import (
     Binding,
     Hint,
@@ -128,7 +128,7 @@ def fused_blocks(kernel: Kernel) -> FusedBlocks:
     if len(products) != 2:
         raise InvalidTree(f"a block computes {len(products)} products", where="tile tree", help="one or two")
     first, second = products
-    rows = rows_behind(kernel).get(0, ())
+    rows = rows_of(kernel).get(0, ())
     link = rows[-1] if rows else first.statements[-1]
     if second.a.tensor.name != link.name or second.a.tensor.shape or tuple(second.depth) != (first.columns,):
         fact = f"{second.output.name} reads {link.name} otherwise than as the rows of its factor"

@@ -6,7 +6,8 @@ Several products share blocks of loops:
 
 Each product walks its register tiles within a block. What a product gives to later ones is a buffer of one block, whose
 rows are stored along the columns of the product that writes it. Between two products there may be passes over these
-rows, such as those of a softmax, in the form that `lower.row_tree` reads, with the rows of a block at L2. Where blocks
+rows, such as those of a softmax, in the form that `lower.row_tree` reads, with the rows of a block at L2. So may there
+be before the first product, such as a depthwise convolution whose results it multiplies. Where blocks
 cut the sum of the last product, its sums are staged around them, and its epilogue follows:
 
     stage SUMS in L2 { seq[ @L3 for LOOP:BLOCKS { seq[ … ] }, @L2 for LOOP:TILES { epilogue } ] }
@@ -35,7 +36,7 @@ from tilewright.tiles.build import distinct_kernels, rooted
 from tilewright.tiles.kernel import Kernel, Statement
 from tilewright.tiles.loops import SpatialLoop, within
 from tilewright.tiles.parts import factors, loops_named, register_tiles, require_form, tiles_at
-from tilewright.tiles.product import Operand, Product, products_of, rows_behind
+from tilewright.tiles.product import Operand, Product, products_of, rows_of
 from tilewright.tiles.tree import (
     Binding,
     InvalidTree,
@@ -73,7 +74,8 @@ class ProductsTree:
     """Products of one kernel, in order; a product alone has no blocks.
 
     `blocks` cut the loops that products share, outermost first: each has the points of a block as its quantum, and is
-    distributed to programs. `rows` run behind the product of that number. Values of the kernel have no address.
+    distributed to programs. `rows` run behind the product of that number, those of -1 before the first one. Values of
+    the kernel have no address.
     """
 
     products: tuple[ProductTree, ...]
@@ -101,10 +103,10 @@ class ProductsTree:
     def tree(self) -> TileTree:
         """Grid, blocks, products; a product alone as `ProductTree` writes it."""
         *before, last = self.products
-        if not before:
+        if not before and not self.rows:
             return last.tree()
         block = [*(_of_block(each, True) for each in before), _of_block(last, not self.summed)]
-        parts: list[TileTree] = []
+        parts: list[TileTree] = [self.rows[-1].tree] if -1 in self.rows else []
         for number, part in enumerate(distinct_kernels(block)):
             parts += [part, *([self.rows[number].tree] if number in self.rows else [])]
         tree: TileTree = Scope(Kind.SEQ, tuple(parts))
@@ -124,14 +126,15 @@ class ProductsTree:
     def buffers(self) -> dict[str, Buffer]:
         """The buffer of every value that one product, or rows, give to what follows, by its name."""
         found: dict[str, Buffer] = {}
-        for number, product in enumerate(self.products[:-1]):
-            found[product.work.output.name] = self._buffer(product.work.spatial, product.work.output)
-            following = self.products[number + 1].work.statements
-            read = {name for each in following for name in values_in(each.body)}
+        for number, following in enumerate(self.products, -1):
+            if number >= 0:
+                work = self.products[number].work
+                found[work.output.name] = self._buffer(work.spatial, work.output)
+            read = {name for each in following.work.statements for name in values_in(each.body)}
             for each in self.rows[number].statements if number in self.rows else ():
                 if each.name in read or (each.accum is not None and self.summed):
-                    axes = [axis for axis in product.work.spatial if axis in each.axes]
-                    found[each.name] = self._buffer(axes, each.tensor)
+                    order = each.axes if number < 0 else self.products[number].work.spatial
+                    found[each.name] = self._buffer([axis for axis in order if axis in each.axes], each.tensor)
         return found
 
     @cached_property
@@ -246,7 +249,7 @@ def _trips(loops: Sequence[SpatialLoop]) -> list[tuple[str, int]]:
 def products_tree(kernel: Kernel) -> ProductsTree:
     """The decisions of the tree of a kernel with products. Raises InvalidTree for one that is not lowered."""
     works = products_of(kernel)
-    if len(works) == 1:
+    if len(works) == 1 and not rows_of(kernel):
         return ProductsTree((product_tree(kernel),))
     found = _several(kernel, works)
     _require_lowered(found)
@@ -263,12 +266,12 @@ def _several(kernel: Kernel, works: Sequence[Product]) -> ProductsTree:
     for place, part in enumerate(parts):
         if len(kernels(part)) != 1:
             passes[sum(len(kernels(each)) for each in parts[:place]) - 1] = part
-    between = rows_behind(kernel)
+    between = rows_of(kernel)
     if set(passes) != set(between):
         names = ", ".join(each.name for rows in between.values() for each in rows) or "none"
         raise InvalidTree(
-            f"a block has {len(parts) - len(nodes)} parts of rows between its products",
-            where="tile tree", help=f"one for each run of statements between two products: {names}",
+            f"a block has {len(parts) - len(nodes)} parts of rows before and between its products",
+            where="tile tree", help=f"one for each run of statements that are not of a product: {names}",
         )  # fmt: skip
     if len(nodes) != len(works):
         names = ", ".join(work.output.name for work in works)
@@ -401,7 +404,10 @@ def _require_lowered(tree: ProductsTree) -> None:
             where="tile tree", help="the loop that the last product sums over is the innermost one",
         )  # fmt: skip
     for number, rows in tree.rows.items():
-        _require_steps_of_rows(tree.products[number], rows, tree.summed)
+        if number >= 0:
+            _require_steps_of_rows(tree.products[number], rows, tree.summed)
+        else:
+            _require_rows_before(rows, tree)
     for product in tree.stored:
         _require_vectors(product, tree)
 
@@ -423,6 +429,25 @@ def _require_steps_of_rows(product: ProductTree, rows: Rows, summed: Sequence[Sp
                 f"{', '.join(whole)} do not go on from block to block",
                 where="tile tree", help="a largest value of each row, and sums that follow it",
             )  # fmt: skip
+
+
+def _require_rows_before(rows: Rows, tree: ProductsTree) -> None:
+    """Raises InvalidTree where a block ends within a register tile of the rows before the first product, or cuts the
+    sum that these give all values of.
+    """
+    for loop in tree.summed:
+        raise InvalidTree(
+            f"blocks of {loop.axis.name} cut the sum of {tree.products[-1].work.output.name}, which rows come before",
+            where="tile tree", help=f"all points of {loop.axis.name} in a block",
+        )  # fmt: skip
+    for loop in tree.blocks:
+        for leaf, tile in register_tiles(rows.tree):
+            points = tile.along(loop.axis.name)
+            if loop.tiles > 1 and loop.quantum % points:
+                raise InvalidTree(
+                    f"a block of {loop.axis.name} has {loop.quantum} points, a register tile of {leaf.op} {points}",
+                    where="tile tree", help=f"whole tiles, such as {-(-loop.quantum // points) * points} points",
+                )  # fmt: skip
 
 
 def _require_vectors(product: ProductTree, tree: ProductsTree) -> None:

@@ -25,6 +25,7 @@ from tilewright.tiles.tree import (
     Tile,
     TileTree,
     children,
+    leaves,
     walk,
 )
 
@@ -96,6 +97,12 @@ def on_blocks(tree: TileTree) -> bool:
 def axes_of(kernel: Kernel) -> dict[str, Axis]:
     """The loops of the statements of a kernel by their names."""
     return {axis.name: axis for each in kernel.statements for axis in (*each.axes, *each.reduce)}
+
+
+def has_several_parts(tree: TileTree) -> bool:
+    """Whether a tree computes several products, or rows before one."""
+    products = [leaf.kernel is not None for _, leaf in leaves(tree)]
+    return sum(products) > 1 or (any(products) and not products[0])
 
 
 def loops_named(

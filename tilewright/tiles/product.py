@@ -191,20 +191,20 @@ def product_of(kernel: Kernel) -> Product | None:
 def products_of(kernel: Kernel) -> tuple[Product, ...]:
     """The products that a scheduled kernel runs, in the order of its statements.
 
-    Behind the statement of a product there may be one of its epilogue, and then those of rows between two products
-    (`rows_behind`). Factors may be values of the kernel, which have no address.
+    Behind the statement of a product there may be one of its epilogue. Before the first product, and between two, there
+    may be those of rows (`rows_of`). Factors may be values of the kernel, which have no address.
     """
     found = {leaf.op: leaf.kernel for _, leaf in leaves(kernel.tree) if leaf.kernel is not None}
     segments = _segments(kernel)
     products: list[Product] = []
     for product, epilogue, rows in segments:
-        micro_kernel = found[product[-1].name]
+        micro_kernel = found[product.name]
         if micro_kernel.mapping is None:
-            fact = f"the micro-kernel of {product[-1].name} has no mapping"
+            fact = f"the micro-kernel of {product.name} has no mapping"
             wanted = f"one micro-kernel with its mapping, at op {kernel.statements[0].name}"
             raise InvalidTree(fact, where="tile tree", help=wanted)
-        _require_loops(product[-1], micro_kernel.mapping)
-        own = (*product, *epilogue, *rows) if len(segments) == 1 else (*product, *epilogue)
+        _require_loops(product, micro_kernel.mapping)
+        own = (product, *epilogue, *rows) if len(segments) == 1 else (product, *epilogue)
         products.append(Product(own, micro_kernel.mapping))
     return tuple(products)
 
@@ -218,17 +218,22 @@ def _require_loops(product: Statement, mapping: ProductMapping) -> None:
         raise InvalidTree(fact, where="tile tree", help=f"one of {', '.join(known)}")
 
 
-def rows_behind(kernel: Kernel) -> dict[int, tuple[Statement, ...]]:
-    """The statements between two products that are the epilogue of none, by the number of the product before them."""
-    *before, _ = _segments(kernel)
-    return {number: rows for number, (_, _, rows) in enumerate(before) if rows}
+def rows_of(kernel: Kernel) -> dict[int, tuple[Statement, ...]]:
+    """The statements before a product that are the epilogue of none, by the number of the product before them.
+
+    Those before the first product have the number -1.
+    """
+    *before, last = _segments(kernel)
+    first = kernel.statements[: kernel.statements.index((before[0] if before else last)[0])]
+    found = {number: rows for number, (_, _, rows) in enumerate(before) if rows}
+    return {-1: first, **found} if first else found
 
 
-Segment = tuple[tuple[Statement, ...], tuple[Statement, ...], tuple[Statement, ...]]
+Segment = tuple[Statement, tuple[Statement, ...], tuple[Statement, ...]]
 
 
 def _segments(kernel: Kernel) -> list[Segment]:
-    """The statements of each product: those up to it, its epilogue, and those of rows."""
+    """The statements of each product: its own, its epilogue, and those of rows behind it."""
     names = {leaf.op for _, leaf in leaves(kernel.tree) if leaf.kernel is not None}
     statements = kernel.statements
     starts = [place for place, statement in enumerate(statements) if statement.name in names]
@@ -236,7 +241,7 @@ def _segments(kernel: Kernel) -> list[Segment]:
     for start, end in zip(starts, [*starts, len(statements)][1:], strict=False):
         own = start + 1
         rows = own + (1 if own < end and statements[own].accum is None else 0)
-        found.append((statements[start if found else 0 : own], statements[own:rows], statements[rows:end]))
+        found.append((statements[start], statements[own:rows], statements[rows:end]))
     return found
 
 

@@ -22,7 +22,7 @@ from tilewright.expr.core import static_shape
 from tilewright.expr.dtypes import numpy_dtype
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph
-from tilewright.expr.ops import elementwise, linalg
+from tilewright.expr.ops import conv, elementwise, linalg
 from tilewright.expr.ops.attention import attention
 from tilewright.expr.text import parse_graph
 from tilewright.machine import resolve_cpu
@@ -144,6 +144,43 @@ def test_a_quantised_perceptron_multiplies_bytes_in_one_kernel() -> None:
     ]
     (expected,) = evaluate(graph, values)
     np.testing.assert_array_equal(compile_graph(graph, threads=1, options=ALWAYS)(*values), expected)
+
+
+@settings(max_examples=tries(6, full=60), deadline=None)
+@example(image=(2, 7, 11, 9), middle=33, filters=17, kernel=3, depthwise=False, bias=True, threads=2)
+@example(image=(1, 17, 13, 7), middle=17, filters=31, kernel=3, depthwise=True, bias=False, threads=1)
+@draws(
+    image=st.tuples(st.integers(1, 2), st.sampled_from([2, 7, 16, 33]), *[st.sampled_from([1, 3, 7, 11, 17])] * 2),
+    middle=st.sampled_from([2, 7, 16, 33]), filters=st.sampled_from([2, 17, 48]), kernel=st.sampled_from([1, 3]),
+    depthwise=st.booleans(), bias=st.booleans(), threads=st.integers(1, 2),
+)  # fmt: skip
+def test_convolutions_of_pairs_are_right(
+    image: tuple[int, ...], middle: int, filters: int, kernel: int, depthwise: bool, bias: bool, threads: int
+) -> None:
+    """A convolution of bf16, perhaps depthwise, and a 1 x 1 one that reads its result in pairs of channels."""
+    b = GraphBuilder("convolutions")
+    x, channels = b.input("x", image, "bf16"), image[1]
+    middle = channels if depthwise else middle
+    window = b.input("w0", (middle, 1 if depthwise else channels, kernel, kernel), "bf16")
+    added = b.input("v", (middle,), "bf16") if bias else None
+    groups = channels if depthwise else 1
+    first = elementwise.relu(conv.conv(x, window, added, groups=groups, pads=(kernel - 1) // 2))
+    graph = b.finish([conv.conv(first, b.input("w1", (filters, middle, 1, 1), "bf16"))])
+    (expected,) = evaluate(graph, small_integers(graph))
+    found = compile_graph(graph, threads=threads, options=ALWAYS)(*small_integers(graph))
+    np.testing.assert_array_equal(found.astype(np.float32), expected.astype(np.float32))
+
+
+@pytest.mark.parametrize("depthwise", [False, True])
+def test_convolutions_of_pairs_are_one_kernel(depthwise: bool) -> None:
+    b = GraphBuilder("convolutions")
+    x = b.input("x", (1, 32, 14, 14), "bf16")
+    window = b.constant(np.ones((32, 1 if depthwise else 32, 3, 3), numpy_dtype("bf16")), "w0")
+    first = conv.conv(x, window, groups=32 if depthwise else 1, pads=1)
+    graph = b.finish([conv.conv(first, b.constant(np.ones((48, 32, 1, 1), numpy_dtype("bf16")), "w1"))])
+    plan = make_plan(graph, resolve_cpu("znver5"), 1, ALWAYS)
+    assert fusion(plan).chosen.startswith("one kernel"), fusion(plan).explain()
+    assert "vdpbf16ps" in str(plan.trees())
 
 
 # What stays apart -----------------------------------------------------------------------------------------------------

@@ -3,7 +3,8 @@
 Each product takes the register tile that is the fastest for it, among those whose rows make blocks together. A block
 has as many rows as keep what one product of it touches in half of L2, and as threads have work; it has all points of
 the loop that the last product sums over, where these fit, so that sums stay in registers. Where a softmax between the
-products could go on from block to block, predicted cycles choose between all points and blocks of them.
+products could go on from block to block, predicted cycles choose between all points and blocks of them. Of an image a
+block has whole rows where these are short.
 """
 
 from __future__ import annotations
@@ -15,18 +16,21 @@ from math import lcm, prod
 
 from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
-from tilewright.expr.core import Axis
+from tilewright.expr.affine import affine
+from tilewright.expr.core import Axis, Const, Expr, Read, Tensor, walk
+from tilewright.expr.dtypes import INDEX
 from tilewright.machine.description import Cpu
 from tilewright.operator.cycles import epilogue_cycles, nest_cycles, product_cycles, tiled_cycles
 from tilewright.operator.hidden import hidden_part
+from tilewright.operator.product_loops import merge_product_loops
 from tilewright.operator.product_point import ProductPoint, k_unroll
 from tilewright.operator.product_tree import ProductTree
 from tilewright.operator.products_tree import ProductsTree, Rows, products_tree
 from tilewright.operator.rules.cpu_product import EVEN, balance, choose_point, tiles_that_fit
 from tilewright.operator.rules.cpu_rows import rows_once, schedule_rows, vector_lanes
-from tilewright.operator.statements import covering
+from tilewright.operator.statements import Statements, covering, outer_loops
 from tilewright.tiles.build import rooted
-from tilewright.tiles.kernel import Kernel, Statement
+from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.loops import SpatialLoop
 from tilewright.tiles.product import Product
 from tilewright.tiles.tree import Leaf
@@ -35,7 +39,10 @@ MOST_ROWS = 128  # of a block, so that a thread has several of them
 MOST_UNIT = 64  # points of the smallest block, which is whole register tiles of all products
 COMPARED = 12  # register tiles of a product that are tried with those of the other
 PASSES = 3  # of a link through the level beyond L2: lines are read before they are written, written back, read again
+PASSES_BEHIND_READS = 0.75  # of a link smaller than what its kernel reads, written while that arrives: 0.5 to 1.6
 ONWARD_CYCLES = 120  # of a row in a block: its lanes put together, the factor of its sums; of a Sapphire Rapids core
+NOWHERE = Const(0, INDEX)  # the address of what is touched once
+ROWS_AT_ONCE = 4  # most points beside a vector in a register tile of rows (`cpu_rows`)
 LEAST_GAIN = 1.02  # by which one kernel must be faster than several: what predictions of one kind are off by
 
 
@@ -55,12 +62,13 @@ def fused_kernel(
     works: Sequence[Product],
     point: FusedPoint,
     in_loop: Sequence[bool],
-    between: Mapping[int, tuple[Statement, ...]] | None = None,
+    rows: Mapping[int, Statements] | None = None,
     machine: Cpu | None = None,
 ) -> Kernel:
     """The kernel that runs products as a point says; `in_loop`: whose epilogues are loops.
 
-    `between` are statements of rows, by the number of the product that they follow; a machine schedules them.
+    `rows` are statements of rows, by the number of the product that they follow, -1 before the first one; a machine
+    schedules them.
     """
     cut = {loop.axis.name: loop.quantum for loop in point.blocks if loop.tiles > 1}
     single = {loop.axis.name for loop in point.blocks if loop.quantum == 1}
@@ -75,24 +83,29 @@ def fused_kernel(
         ]
         inside = {axis.name: cut[axis.name] for axis in work.depth if axis.name in cut}
         trees.append(ProductTree(work, tile, (), tuple(outside), epilogue_loop=loop, within=inside))
-    tree = ProductsTree(tuple(trees), point.blocks, _scheduled(trees, point, between or {}, machine))
-    found: list[Statement] = []
+    tree = ProductsTree(tuple(trees), point.blocks, _scheduled(trees, point, rows or {}, machine))
+    return Kernel(in_order(works, {number: each.statements for number, each in tree.rows.items()}), tree.tree())
+
+
+def in_order(works: Sequence[Product], rows: Mapping[int, Statements]) -> Statements:
+    """The statements of one kernel: of products, and of rows before and between them."""
+    found = [*rows.get(-1, ())]
     for number, work in enumerate(works):
-        found += [*work.statements, *(tree.rows[number].statements if number in tree.rows else ())]
-    return Kernel(tuple(found), tree.tree())
+        found += [*work.statements, *rows.get(number, ())]
+    return tuple(found)
 
 
 def _scheduled(
-    trees: Sequence[ProductTree], point: FusedPoint, between: Mapping[int, tuple[Statement, ...]], machine: Cpu | None
+    trees: Sequence[ProductTree], point: FusedPoint, statements: Mapping[int, Statements], machine: Cpu | None
 ) -> dict[int, Rows]:
     """Rows with their passes over one block, by the rule for kernels of rows."""
-    if not between:
+    if not statements:
         return {}
     assert machine is not None, "a machine's rule schedules rows"
     nothing = rooted(Leaf("rows"))
-    open_ = ProductsTree(tuple(trees), point.blocks, {n: Rows(rows, nothing) for n, rows in between.items()})
+    open_ = ProductsTree(tuple(trees), point.blocks, {n: Rows(rows, nothing) for n, rows in statements.items()})
     found = {}
-    for number, rows in between.items():
+    for number, rows in statements.items():
         stored = open_.stored_rows(number).statements
         filled = [each.name for each in stored[:-1] if each.address is not None and each.name in covering(stored)]
         if filled:
@@ -126,24 +139,29 @@ def point_of(tree: ProductsTree) -> FusedPoint:
     return FusedPoint(tuple(points), tree.blocks)
 
 
-def choose_fused(works: Sequence[Product], machine: Cpu, threads: int, rows: bool = False) -> FusedPoint | None:
+def choose_fused(
+    works: Sequence[Product], machine: Cpu, threads: int, rows: Mapping[int, Statements]
+) -> FusedPoint | None:  # fmt: skip
     """Those of `fused_points` with the fewest predicted cycles; None where no blocks fit."""
     found = fused_points(works, machine, threads, rows)
-    return min(found, key=lambda point: cycles_fused(works, point, machine, threads), default=None)
+    return min(found, key=lambda point: cycles_fused(works, point, machine, threads, rows), default=None)
 
 
-def fused_points(works: Sequence[Product], machine: Cpu, threads: int, rows: bool = False) -> list[FusedPoint]:
+def fused_points(
+    works: Sequence[Product], machine: Cpu, threads: int, rows: Mapping[int, Statements]
+) -> list[FusedPoint]:  # fmt: skip
     """Register tiles with all points of the sum of the last product in a block, and with blocks of it, where these fit.
 
     Of the loops that all products have, those that none of them tiles are walked point by point. With `rows` between
-    the products these are in a block twice, and whole, unless the sums of the last product follow their values.
+    the products these are in a block twice, and whole, unless the sums of the last product follow their values. Rows
+    before the only product are whole.
     """
     *_, last = works
-    shared = [axis for axis in works[0].spatial if all(axis in (*work.spatial, *work.depth) for work in works)]
+    first = outer_loops(rows[-1]) if -1 in rows else works[0].spatial
+    shared = [axis for axis in first if all(axis in (*work.spatial, *work.depth) for work in works)]
     summed = [axis for axis in shared if axis in last.depth]
-    tiled = {axis for work in works for axis in (*work.rows[-1:], work.columns)}
-    single = [axis for axis in shared if axis not in tiled and axis not in summed]
-    cut = [axis for axis in shared if axis in tiled and axis not in summed]
+    cut = _loops_of_blocks(works, [axis for axis in shared if axis not in summed], 0 in rows)
+    single = [axis for axis in shared if axis not in cut and axis not in summed]
     points = _tiles_together(works, cut, machine)
     if points is None:
         return []
@@ -151,20 +169,39 @@ def fused_points(works: Sequence[Product], machine: Cpu, threads: int, rows: boo
     if goes_on(works):
         step = step_of_rows(works[0], points[0].tile(works[0]), machine)
         units |= {axis: lcm(units[axis], step) for axis in summed}
-    capacity = l2_bytes(machine) // (2 if rows else 1)
+    if -1 in rows:
+        units |= {axis: lcm(units[axis], ROWS_AT_ONCE) for axis in cut[-1:]}
+    capacity = l2_bytes(machine) // (2 if 0 in rows else 1)
     least = {axis: min(axis.size, units[axis]) for axis in cut}
     found = []
-    for sizes in _blocks_of_sums(summed, units, whole=rows and not goes_on(works)):
+    for sizes in _blocks_of_sums(summed, units, whole=bool(rows) and not goes_on(works)):
         if summed and block_bytes(works, single, {**least, **sizes}) > capacity // 4:
             continue
-        blocks = [SpatialLoop(axis, 1, axis.size) for axis in single]
-        for axis in cut:
-            most = _rows_of_block(works, single, {**least, **sizes}, axis, units[axis], capacity // 2)
-            blocks += _even_blocks(axis, units[axis], most, blocks, threads)
-        blocks += [SpatialLoop(axis, sizes[axis]) for axis in summed if sizes[axis] < axis.size]
+        around = [SpatialLoop(axis, 1, axis.size) for axis in single]
+        inner: list[SpatialLoop] = []
+        taken = {**least, **sizes}
+        for axis in reversed(cut):
+            limit = MOST_ROWS // prod(taken[each] for each in cut[cut.index(axis) + 1 :])
+            most = _rows_of_block(works, single, taken, axis, units[axis], capacity // 2, limit)
+            blocks = _even_blocks(axis, units[axis], most, around, threads if axis == cut[0] else 1)
+            taken[axis] = blocks[0].quantum if blocks else axis.size
+            inner = [*blocks, *inner]
+        blocks = [*around, *inner, *(SpatialLoop(axis, sizes[axis]) for axis in summed if sizes[axis] < axis.size)]
         found.append(FusedPoint(points, tuple(blocks)))
         if sizes != {axis: axis.size for axis in summed} or not goes_on(works):
             break
+    return found
+
+
+def _loops_of_blocks(works: Sequence[Product], shared: Sequence[Axis], rows: bool) -> list[Axis]:
+    """The shared loops of which a block has several points: columns, the innermost rows, and further rows around these
+    where they make less than a block. With `rows` between the products these are along the innermost loop.
+    """
+    tiled = {axis for work in works for axis in (*work.rows[-1:], work.columns)}
+    found = [axis for axis in shared if axis in tiled]
+    around = [axis for axis in shared if axis not in tiled and all(axis in work.rows for work in works)]
+    while around and not rows and prod(axis.size for axis in found) < MOST_ROWS:
+        found = [around.pop(), *found]
     return found
 
 
@@ -190,17 +227,30 @@ def block_bytes(works: Sequence[Product], single: Sequence[Axis], sizes: Mapping
     """The most bytes that one product of a block touches: of both factors and the result, panels whole."""
     most = 0
     for work in works:
-        operands = (
-            ((*work.rows, *work.depth), work.a.tensor),
-            ((work.columns, *work.depth), work.b.tensor),
-            ((*work.rows, work.columns), work.output),
-        )
         found = 0
-        for axes, tensor in operands:
-            points = prod(sizes.get(axis, axis.size) for axis in axes if axis not in single)
-            found += points * dtypes.size_bytes(tensor.dtype)
+        for axes, tensor, index in (*_factors(work), ((*work.rows, work.columns), work.output, NOWHERE)):
+            block = {axis: sizes.get(axis, axis.size) for axis in axes if axis not in single}
+            found += touched_bytes(tensor, index, block)
         most = max(most, found)
     return most
+
+
+def _factors(work: Product) -> tuple[tuple[tuple[Axis, ...], Tensor, Expr], ...]:
+    """The loops of both factors but for `outer` ones, with what they read; panels and links have no element twice."""
+    a, b = work.a, work.b
+    return ((*work.rows, *work.depth), a.tensor, a.index), ((work.columns, *work.depth), b.tensor, NOWHERE)
+
+
+def touched_bytes(tensor: Tensor, index: Expr, points: Mapping[Axis, int]) -> int:
+    """Bytes of a tensor that are read over so many points of each loop: of windows that overlap once.
+
+    They are all of a range at most, where the address says so.
+    """
+    form, elements = affine(index), prod(points.values())
+    steps = [abs(form.coefficient(axis)) for axis in points] if form is not None else [0]
+    if all(steps):
+        elements = min(elements, 1 + sum(step * (size - 1) for step, size in zip(steps, points.values(), strict=True)))
+    return elements * dtypes.size_bytes(tensor.dtype)
 
 
 def fused_cycles(works: Sequence[Product], point: FusedPoint, machine: Cpu) -> float:
@@ -228,10 +278,13 @@ def rows_cycles(tree: ProductsTree, machine: Cpu) -> Iterator[float]:
         yield blocks * nest_cycles(tree.stored_rows(number), machine)
 
 
-def cycles_fused(works: Sequence[Product], point: FusedPoint, machine: Cpu, threads: int) -> float:
+def cycles_fused(
+    works: Sequence[Product], point: FusedPoint, machine: Cpu, threads: int, rows: Mapping[int, Statements]
+) -> float:
     """As `fused_cycles`, for uneven shares as if all threads had the largest, with what blocks bring into L2 again."""
     even = min(EVEN, balance(point.blocks, threads)) if threads > 1 else 1.0
-    cycles = (fused_cycles(works, point, machine) + _onward_cycles(works, point, machine)) / even
+    cycles = fused_cycles(works, point, machine) + _onward_cycles(works, point, machine) + before_cycles(rows, machine)
+    cycles /= even
     return seen_part(works, point) * (cycles + _brought_again(works, point, machine))
 
 
@@ -257,26 +310,51 @@ def _onward_cycles(works: Sequence[Product], point: FusedPoint, machine: Cpu) ->
     return blocks * (moved + ONWARD_CYCLES * _points((*last.outer, *last.rows)))
 
 
-def cycles_apart(works: Sequence[Product], machine: Cpu, threads: int, rows: bool = False) -> float:
+def before_cycles(rows: Mapping[int, Statements], machine: Cpu) -> float:
+    """Cycles of the rows before the first product, which are about the same in both ways."""
+    return nest_cycles(schedule_rows(rows[-1], machine, 1, "")[0], machine) if -1 in rows else 0.0
+
+
+def cycles_apart(works: Sequence[Product], machine: Cpu, threads: int, rows: Mapping[int, Statements]) -> float:
     """Cycles of the same products as kernels of their own, with what their link takes on its way through memory.
 
     With `rows` between them it goes there twice, in a kernel of its own, whose arithmetic is the same in both ways.
-    A link that L2 does not keep beside the factors of its product is written to the level that holds it, for which
-    lines are read first, and read from there: three times its bytes, during which arithmetic waits.
+    Those before the only product give a link too. One that L2 does not keep beside what its kernel reads is written to
+    the level that holds it, for which lines are read first, and read from there: three times its bytes, during which
+    arithmetic waits. It is written meanwhile, and costs less, where its kernel waits for more than it writes.
     """
-    total = 0.0
+    total = before_cycles(rows, machine)
     for work in works:
-        a_bytes = _points((*work.outer, *work.rows, *work.depth)) * dtypes.size_bytes(work.a.tensor.dtype)
-        _, _, decision = choose_point(_merged(work), machine, threads, a_bytes, "")
+        _, _, decision = choose_point(merge_product_loops(work), machine, threads, _a_bytes(work), "")
         assert decision.cost is not None
         total += (decision.cost.cycles or 0.0) + epilogue_cycles(work, machine)
+    links = []
     for work in works[:-1]:
-        link = _points(work.spatial) * dtypes.size_bytes(work.output.dtype)
-        touched = link + _points((*work.outer, *work.rows, *work.depth)) * dtypes.size_bytes(work.a.tensor.dtype)
-        touched += _points((*work.outer, work.columns, *work.depth)) * dtypes.size_bytes(work.b.tensor.dtype)
-        if touched > l2_bytes(machine) * threads:
-            total += (2 if rows else 1) * PASSES * link / _rate_beyond_l2(link, machine)
+        panels = _points((*work.outer, work.columns, *work.depth)) * dtypes.size_bytes(work.b.tensor.dtype)
+        links.append((_points(work.spatial) * dtypes.size_bytes(work.output.dtype), _a_bytes(work), panels))
+    if -1 in rows:
+        read = {each.tensor.name: each for each in _reads(rows[-1])}
+        *_, last = rows[-1]
+        links.append(
+            (_points(last.axes) * dtypes.size_bytes(last.tensor.dtype), sum(map(_read_bytes, read.values())), 0)
+        )
+    for link, arriving, panels in links:
+        if link + arriving + panels > l2_bytes(machine) * threads:
+            passes = PASSES_BEHIND_READS if arriving > link else PASSES
+            total += (2 if 0 in rows else 1) * passes * link / _rate_beyond_l2(link, machine)
     return total
+
+
+def _reads(statements: Statements) -> Iterator[Read]:
+    """What statements read from memory."""
+    for each in statements:
+        yield from (part for part in walk(each.body) if isinstance(part, Read) and part.indices)
+
+
+def _read_bytes(read: Read) -> int:
+    """Bytes that a read takes over all its loops."""
+    (index,) = read.indices
+    return touched_bytes(read.tensor, index, {axis: axis.size for axis in walk(index) if isinstance(axis, Axis)})
 
 
 def _brought_again(works: Sequence[Product], point: FusedPoint, machine: Cpu) -> float:
@@ -290,10 +368,10 @@ def _brought_again(works: Sequence[Product], point: FusedPoint, machine: Cpu) ->
     kept = block_bytes(works, [*single], sizes)
     again = 0.0
     for work in works:
-        for axes, tensor in (((*work.rows, *work.depth), work.a.tensor), ((work.columns, *work.depth), work.b.tensor)):
+        for axes, tensor, index in _factors(work):
             if tensor.name in links:
                 continue
-            whole = _points(axis for axis in axes if axis not in single) * dtypes.size_bytes(tensor.dtype)
+            whole = touched_bytes(tensor, index, {axis: axis.size for axis in axes if axis not in single})
             trips = prod(loop.tiles for loop in cut if loop.axis not in axes)
             kept += whole if trips > 1 else 0
             again += whole * (trips - 1)
@@ -306,15 +384,10 @@ def _points(axes: Iterable[Axis]) -> int:
     return prod(axis.size for axis in axes)
 
 
-def _merged(work: Product) -> Product:
-    """The product with all its rows as one loop, which is how it runs best where its rows are one behind the other."""
-    if len(work.rows) < 2:
-        return work
-    rows = Axis(work.rows[-1].name, _points(work.rows))
-    first, *others = work.statements
-    axes = (*work.outer, rows, work.columns)
-    mapping = replace(work.mapping, rows=(rows.name,))
-    return replace(work, statements=(replace(first, axes=axes), *others), mapping=mapping)
+def _a_bytes(work: Product) -> int:
+    """Bytes of the factor that rows index."""
+    loops = {axis: axis.size for axis in (*work.rows, *work.depth)}
+    return _points(work.outer) * touched_bytes(work.a.tensor, work.a.index, loops)
 
 
 def l2_bytes(machine: Cpu) -> int:
@@ -334,7 +407,7 @@ def _tiles_together(works: Sequence[Product], cut: Collection[Axis], machine: Cp
     """The register tiles with the fewest cycles in all, of which few make a block of the loops to be `cut`."""
     ranked = []
     for work in works:
-        fits = [each for each in tiles_that_fit(work) if prod(each[0][:-1]) == 1]
+        fits = [each for each in tiles_that_fit(work) if _tiles_only(work, each[0], cut)]
         order = (work.columns.name, *(axis.name for axis in work.rows))
         costs = sorted((tiled_cycles(work, *each, machine), -each[1] * prod(each[0]), each) for each in fits)
         ranked.append([(cycles, ProductPoint(*each, order)) for cycles, _, each in costs[:COMPARED]])
@@ -343,9 +416,14 @@ def _tiles_together(works: Sequence[Product], cut: Collection[Axis], machine: Cp
         cycles, points = sum(each for each, _ in found), tuple(each for _, each in found)
         if best is not None and cycles >= best[0]:
             continue
-        if all(_unit(works, points, axis) <= max(MOST_UNIT, min(axis.size, MOST_ROWS)) for axis in cut):
+        if prod(_unit(works, points, axis) for axis in cut) <= max(MOST_UNIT, min(_points(cut), MOST_ROWS)):
             best = cycles, points
     return None if best is None else best[1]
+
+
+def _tiles_only(work: Product, rows: Sequence[int], cut: Collection[Axis]) -> bool:
+    """Whether a register tile has several rows along the innermost loop and those that are cut into blocks alone."""
+    return all(size == 1 or axis in cut for axis, size in zip(work.rows[:-1], rows[:-1], strict=True))
 
 
 def _unit(works: Sequence[Product], points: Sequence[ProductPoint], axis: Axis) -> int:
@@ -381,11 +459,12 @@ def _even_blocks(axis: Axis, unit: int, most: int, around: Sequence[SpatialLoop]
 
 
 def _rows_of_block(
-    works: Sequence[Product], single: Sequence[Axis], sizes: Mapping[Axis, int], axis: Axis, unit: int, most: int
-) -> int:
-    """The most points of a loop in a block that takes no more than so many bytes, at least one unit."""
+    works: Sequence[Product], single: Sequence[Axis], sizes: Mapping[Axis, int], axis: Axis, unit: int, most: int,
+    limit: int,
+) -> int:  # fmt: skip
+    """The most points of a loop, up to a limit, in a block that takes no more than so many bytes, at least one unit."""
     found = unit
-    while found + unit <= min(MOST_ROWS, axis.size + unit):
+    while found + unit <= min(limit, axis.size + unit):
         if block_bytes(works, single, {**sizes, axis: found + unit}) > most:
             break
         found += unit
