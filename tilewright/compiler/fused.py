@@ -43,6 +43,7 @@ from tilewright.operator.rewrites.deferred_normalisation import Deferred, deferr
 from tilewright.operator.rules.cpu_fused import (
     LEAST_GAIN,
     FusedPoint,
+    before_cycles,
     choose_fused,
     cycles_apart,
     cycles_fused,
@@ -91,8 +92,9 @@ def _judged(planning: Planning, parts: tuple[Group, ...], machine: Cpu) -> tuple
     if point is None:
         return (), Decision(subject, APART, "they cannot be one", refused=(Refusal(FUSED, "a block fits L2"),))
     alone = [planning.product_of(group.main) for group in products(parts)]
-    one = cycles_fused(works, point, machine, threads, rows)
-    several = cycles_apart(_sketches(planning, parts, alone), machine, threads, rows)
+    before = before_cycles(rows, machine)
+    one = before + cycles_fused(works, point, machine, threads)
+    several = before + cycles_apart(_sketches(planning, parts, alone), machine, threads, rows)
     fused, asked = f"{FUSED}, {point}", given or options.fuse == "always"
     timed = subject in planning.choose.chains
     if asked or timed or one * LEAST_GAIN <= several:
@@ -237,7 +239,7 @@ def _blocks(
     """Register tiles and blocks with the fewest predicted cycles, and the decision."""
     found = fused_points(works, machine, threads, rows)
     assert found, "blocks were found before the groups became one"
-    costs = {str(each): cycles_fused(works, each, machine, threads, rows) for each in found}
+    costs = {str(each): cycles_fused(works, each, machine, threads) for each in found}
     (point, *others) = sorted(found, key=lambda each: costs[str(each)])
     decision = Decision(subject, str(point), "register tiles with the fewest cycles whose blocks stay in L2")
     if not others:

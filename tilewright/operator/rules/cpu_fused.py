@@ -144,7 +144,7 @@ def choose_fused(
 ) -> FusedPoint | None:  # fmt: skip
     """Those of `fused_points` with the fewest predicted cycles; None where no blocks fit."""
     found = fused_points(works, machine, threads, rows)
-    return min(found, key=lambda point: cycles_fused(works, point, machine, threads, rows), default=None)
+    return min(found, key=lambda point: cycles_fused(works, point, machine, threads), default=None)
 
 
 def fused_points(
@@ -278,13 +278,10 @@ def rows_cycles(tree: ProductsTree, machine: Cpu) -> Iterator[float]:
         yield blocks * nest_cycles(tree.stored_rows(number), machine)
 
 
-def cycles_fused(
-    works: Sequence[Product], point: FusedPoint, machine: Cpu, threads: int, rows: Mapping[int, Statements]
-) -> float:
+def cycles_fused(works: Sequence[Product], point: FusedPoint, machine: Cpu, threads: int) -> float:
     """As `fused_cycles`, for uneven shares as if all threads had the largest, with what blocks bring into L2 again."""
     even = min(EVEN, balance(point.blocks, threads)) if threads > 1 else 1.0
-    cycles = fused_cycles(works, point, machine) + _onward_cycles(works, point, machine) + before_cycles(rows, machine)
-    cycles /= even
+    cycles = (fused_cycles(works, point, machine) + _onward_cycles(works, point, machine)) / even
     return seen_part(works, point) * (cycles + _brought_again(works, point, machine))
 
 
@@ -311,7 +308,7 @@ def _onward_cycles(works: Sequence[Product], point: FusedPoint, machine: Cpu) ->
 
 
 def before_cycles(rows: Mapping[int, Statements], machine: Cpu) -> float:
-    """Cycles of the rows before the first product, which are about the same in both ways."""
+    """Cycles of the rows before the first product, which are about the same in both ways and counted in neither."""
     return nest_cycles(schedule_rows(rows[-1], machine, 1, "")[0], machine) if -1 in rows else 0.0
 
 
@@ -323,7 +320,7 @@ def cycles_apart(works: Sequence[Product], machine: Cpu, threads: int, rows: Map
     the level that holds it, for which lines are read first, and read from there: three times its bytes, during which
     arithmetic waits. It is written meanwhile, and costs less, where its kernel waits for more than it writes.
     """
-    total = before_cycles(rows, machine)
+    total = 0.0
     for work in works:
         _, _, decision = choose_point(merge_product_loops(work), machine, threads, _a_bytes(work), "")
         assert decision.cost is not None
