@@ -26,6 +26,7 @@ from tilewright.compiler.chains import (
 )
 from tilewright.compiler.planning import Planning, points
 from tilewright.compiler.products import ProductPlan, unit_loops
+from tilewright.compiler.rows import lanes_of
 from tilewright.compiler.trees import about
 from tilewright.decision import ASKED, Cost, Decision, Refusal
 from tilewright.expr.core import Axis, Const, Expr, Read, Tensor
@@ -186,6 +187,7 @@ def plan_fused(planning: Planning, group: Group, machine: Cpu) -> None:
     for part, reader in pairwise(parts):
         if part.kind == "rows":
             keep_rows(planning, part, reader)
+    lanes = lanes_of(planning, parts[0]) if parts[0].kind == "rows" else 0
     prepared = [each.prepare() for each in plans]
     unpacked = _together(prepared, parts)
     rows: Mapping[int, Statements] = row_statements(planning, parts)
@@ -212,7 +214,7 @@ def plan_fused(planning: Planning, group: Group, machine: Cpu) -> None:
         loops.append(in_loop)
         if work.has_epilogue:
             plan.decisions.append(placed)
-    scheduled = fused_kernel(works, point, loops, rows, machine)
+    scheduled = fused_kernel(works, point, loops, rows, machine, lanes)
     names = [{loop: axis for axis, loop in loops_of.items()} for loops_of in kernel_loops(prepared, parts)]
     running = [
         each.proven(work, tile, own_names)

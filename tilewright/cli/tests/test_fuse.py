@@ -68,7 +68,7 @@ def test_the_decision_of_the_compiler_is_shown_for_a_cpu_with_both_predictions()
 
 
 def test_the_compiler_says_why_it_keeps_products_apart() -> None:
-    found = value("--workload", "conv-chain-C3", *CPU)["compiled"]["decisions"]
+    found = value("--workload", "conv-chain-C6", *CPU)["compiled"]["decisions"]
     assert [(each["subject"], each["chosen"]) for each in found] == [("fusion of conv1 + conv2", "a kernel each")]
     assert found[0]["refused"][0]["rule"] == "conv1 is read at other points than one block has"
     assert "it found no two that could be one" in run(*CHAIN, *SIZES, *CPU, "--dtype", "f16")  # sums of f16 alone

@@ -64,11 +64,12 @@ def fused_kernel(
     in_loop: Sequence[bool],
     rows: Mapping[int, Statements] | None = None,
     machine: Cpu | None = None,
+    row_lanes: int = 0,
 ) -> Kernel:
     """The kernel that runs products as a point says; `in_loop`: whose epilogues are loops.
 
     `rows` are statements of rows, by the number of the product that they follow, -1 before the first one; a machine
-    schedules them.
+    schedules them. Vectors of rows have `row_lanes` lanes where an instruction was chosen.
     """
     cut = {loop.axis.name: loop.quantum for loop in point.blocks if loop.tiles > 1}
     single = {loop.axis.name for loop in point.blocks if loop.quantum == 1}
@@ -83,7 +84,7 @@ def fused_kernel(
         ]
         inside = {axis.name: cut[axis.name] for axis in work.depth if axis.name in cut}
         trees.append(ProductTree(work, tile, (), tuple(outside), epilogue_loop=loop, within=inside))
-    tree = ProductsTree(tuple(trees), point.blocks, _scheduled(trees, point, rows or {}, machine))
+    tree = ProductsTree(tuple(trees), point.blocks, _scheduled(trees, point, rows or {}, machine, row_lanes))
     return Kernel(in_order(works, {number: each.statements for number, each in tree.rows.items()}), tree.tree())
 
 
@@ -96,7 +97,11 @@ def in_order(works: Sequence[Product], rows: Mapping[int, Statements]) -> Statem
 
 
 def _scheduled(
-    trees: Sequence[ProductTree], point: FusedPoint, statements: Mapping[int, Statements], machine: Cpu | None
+    trees: Sequence[ProductTree],
+    point: FusedPoint,
+    statements: Mapping[int, Statements],
+    machine: Cpu | None,
+    lanes: int,
 ) -> dict[int, Rows]:
     """Rows with their passes over one block, by the rule for kernels of rows."""
     if not statements:
@@ -112,7 +117,7 @@ def _scheduled(
             step = step_of_rows(trees[number].work, trees[number].tile, machine)
             found[number] = Rows(rows, rows_once(stored, machine, filled, step))
             continue
-        kernel, _ = schedule_rows(stored, machine, 1, "")
+        kernel, _ = schedule_rows(stored, machine, 1, "", lanes)
         follows = {each.name: each.follows for each in kernel.statements}
         found[number] = Rows(tuple(replace(each, follows=follows[each.name]) for each in rows), kernel.tree)
     return found
