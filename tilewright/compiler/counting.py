@@ -1,0 +1,302 @@
+"""What the kernels of a plan move between memory levels, counted from the addresses that their programs touch.
+
+The tile programs run in the interpreter on inputs. Of every load and store it knows the elements, and lowering has noted
+of which statement it is and where in its loops (`lower.whereabouts`). `tiles.touched` counts with these what each step
+of a kernel's tree brings and takes; beside it stands what `tiles.movement` says of the tree alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from xdsl.ir import Operation, SSAValue
+
+from tilewright.codegen.cpu.target import described
+from tilewright.compiler.plan import Plan
+from tilewright.compiler.program import Placement, sizes, steps
+from tilewright.dataclass import dataclass
+from tilewright.errors import CompileError
+from tilewright.expr.affine import Affine
+from tilewright.expr.core import Apply, Axis, Const, Expr, Read, walk
+from tilewright.expr.ordered import Ordered
+from tilewright.kernel.dialect import FuncOp
+from tilewright.kernel.interpreter import Access, run_main
+from tilewright.kernel.views import WRITE
+from tilewright.lower.module import build_module
+from tilewright.lower.numbers import numbers_as_arguments
+from tilewright.lower.steps import Step, anonymous
+from tilewright.lower.whereabouts import Notes
+from tilewright.machine.description import Cpu, Gpu
+from tilewright.tiles.dimensions import with_dimensions
+from tilewright.tiles.machines import program_resources
+from tilewright.tiles.movement import movement
+from tilewright.tiles.problem import Problem, problem_of
+from tilewright.tiles.resources import Resources
+from tilewright.tiles.topology import Unanalysable
+from tilewright.tiles.touched import PADDING, Elements, Touch, Touched
+from tilewright.tiles.traffic import Moved, Traffic
+
+Array = np.ndarray[Any, Any]
+
+NOTHING = Moved(0, 0, 0)
+
+
+class NotCounted(CompileError):
+    """A machine whose programs are not counted."""
+
+    code = "not-counted"
+
+
+@dataclass(frozen=True)
+class TensorCount:
+    """What one tensor moves between a level and the one outside it (fills), or inside it (reads, updates).
+
+    `model` is what the tree says, `counted` what the program does, in elements of all programs together. `padding` is
+    counted besides: elements of memory that no point of the loops has. `why` says of a difference what it is; it is
+    empty where both are equal.
+    """
+
+    tensor: str
+    model: Moved
+    counted: Moved
+    padding: Moved
+    why: str
+
+
+@dataclass(frozen=True)
+class KernelCount:
+    """The counts of one kernel, by level, outermost first; `refused` says why there are none."""
+
+    kernel: str
+    levels: Mapping[str, Sequence[TensorCount]]
+    refused: str = ""
+
+    @property
+    def equal(self) -> bool:
+        """Whether the program moves exactly what the tree says."""
+        return not self.refused and all(not each.why for level in self.levels.values() for each in level)
+
+
+def count(plan: Plan, machine: Cpu | Gpu, inputs: Sequence[Array]) -> tuple[list[Array], list[KernelCount]]:
+    """Run a plan for a CPU in the interpreter; its outputs, and the counts of each of its kernels.
+
+    A kernel that is launched several times is counted once. Raises NotCounted for another machine.
+    """
+    if not isinstance(machine, Cpu):
+        raise NotCounted(
+            f"programs for {machine.name} are not counted", where="--machine", help="a CPU; `tilewright machines`"
+        )
+    placement = Placement(plan)
+    notes: dict[str, tuple[Step, Notes]] = {}
+    module, _ = build_module(
+        numbers_as_arguments(steps(plan)), sizes(plan), placement.places, placement.arena_bytes,
+        placement.constants_bytes, described(machine).attribute(), program_resources(machine), notes,
+    )  # fmt: skip
+    levels = program_resources(machine).levels
+    resources = Resources(tuple(replace(level, multicast=False) for level in levels))  # each program reads by itself
+    watch = _Watch({name: _Counting(step, noted, resources) for name, (step, noted) in notes.items()})
+    outputs = [np.zeros(spec.size, _dtype(spec.dtype)) for spec in plan.graph.outputs]
+    run_main(module, [_flat(each) for each in inputs], outputs, placement.packed(plan), observer=watch)
+    shaped = [out.reshape(tuple(map(int, spec.shape))) for out, spec in zip(outputs, plan.graph.outputs, strict=True)]
+    return shaped, [each.counts() for each in watch.kernels.values()]
+
+
+def _dtype(dtype: str) -> Any:
+    from tilewright.expr.dtypes import numpy_dtype
+
+    return numpy_dtype(dtype)
+
+
+def _flat(array: Array) -> Array:
+    return np.ascontiguousarray(array).reshape(-1)
+
+
+class _Watch:
+    """Gives the accesses of the first launch of each kernel to its counting."""
+
+    def __init__(self, kernels: Mapping[str, _Counting]) -> None:
+        self.kernels = kernels
+        self.seen: set[str] = set()
+        self.current: _Counting | None = None
+
+    def launch(self, kernel: FuncOp) -> None:
+        name = kernel.sym_name.data
+        self.current = None if name in self.seen else self.kernels.get(name)
+        self.seen.add(name)
+        if self.current is not None:
+            self.current.begin(kernel)
+
+    def access(self, access: Access) -> None:
+        if self.current is not None:
+            self.current.access(access)
+
+
+class _Counting:
+    """The counting of one kernel."""
+
+    def __init__(self, step: Step, notes: Notes, resources: Resources) -> None:
+        self.step, self.notes, self.resources = step, notes, resources
+        self.forms: dict[Operation, dict[str, Affine]] = {}
+        self.views: dict[SSAValue, str] = {}
+        self.refused, self.touched = "", None
+        kernel = step.kernel
+        nameless = anonymous(step).kernel
+        self.names = {v.name: s.name for v, s in zip(nameless.statements, kernel.statements, strict=True)}
+        self.names |= {f"t{number}": tensor.name for number, (tensor, _) in enumerate(step.arguments)}
+        self.names[""] = ""
+        if any(isinstance(each.accum, Ordered) for each in kernel.statements):
+            self.refused = "scans, sorts and scatters are not counted"
+            return
+        try:
+            self.problem: Problem = with_dimensions(problem_of(kernel))
+            self.touched = Touched(kernel.tree, self.problem, resources)
+        except Unanalysable as error:
+            self.refused = error.message
+        self.values = _Values()
+        self.exist = {
+            tensor.name: found
+            for tensor, size in step.arguments
+            if (found := _existing(kernel.statements, tensor.name, size)) is not None
+        }
+
+    def begin(self, kernel: FuncOp) -> None:
+        arguments = zip(kernel.body.block.args, self.step.arguments, strict=False)
+        self.views = {view: tensor.name for view, (tensor, _) in arguments}
+        self.views |= {view: self._name(name) for view, name in self.notes.buffers.items()}
+
+    def _name(self, name: str) -> str:
+        """The name of a value that lowering knows by another one, or that is made of such a name."""
+        return self.names.get(name, name)
+
+    def access(self, access: Access) -> None:
+        where = self.notes.accesses.get(access.op)
+        if self.touched is None or where is None or not access.elements.size:
+            return
+        if access.op not in self.forms:
+            self.forms[access.op] = where.forms()
+        statement, tensor = self._name(where.statement), self.views[access.view]
+        writes = access.kind == WRITE
+        own = statement == tensor
+        scratch = access.program if access.view in self.notes.buffers else None
+        places = np.unique(access.elements)
+        numbers, ready = self.values.touched((access.view, scratch), places, writes, own, not statement)
+        if not statement:
+            return  # a sum is given its first value, which is no step of the tree
+        exist = self.exist.get(tensor)
+        padding: Elements = frozenset()
+        if exist is not None and not writes and not exist[places].all():
+            padding = frozenset(numbers[~exist[places]].tolist())
+        self.touched.touch(
+            Touch(
+                access.program, statement, tensor, writes, where.at(self.forms[access.op], access.value),
+                frozenset(numbers.tolist()), frozenset(numbers[ready].tolist()), padding,
+            )  # fmt: skip
+        )
+
+    def counts(self) -> KernelCount:
+        """What was counted, beside what the tree says."""
+        if self.touched is None:
+            return KernelCount(self.step.name, {}, self.refused)
+        counted = self.touched.traffic()
+        model = movement(self.step.kernel.tree, self.problem, resources=self.resources)
+        names = [level.name for level in self.resources.levels][:-1]
+        held = set(self.views.values())
+        found: dict[str, list[TensorCount]] = {}
+        for level in [*names, self.resources.levels[-1].name]:
+            said, done = _level(model, level, names), _level(counted, level, names)
+            found[level] = [
+                self._tensor(name, said.get(name, NOTHING), done, held)
+                for name in sorted({*said, *(name.removesuffix(PADDING) for name in done)})
+            ]
+        return KernelCount(self.step.name, found)
+
+    def _tensor(self, name: str, model: Moved, done: Mapping[str, Moved], held: set[str]) -> TensorCount:
+        counted, padding = done.get(name, NOTHING), done.get(name + PADDING, NOTHING)
+        why = ""
+        if counted != model:
+            why = "in registers" if name not in held else "differs"
+        return TensorCount(name, model, counted, padding, why)
+
+
+def _level(traffic: Traffic, level: str, outside: Sequence[str]) -> dict[str, Moved]:
+    """What moves at one level, by tensor: reads and updates by what is inside it, fills from outside."""
+    inner = traffic.at(level) if level in outside else {}
+    outer = traffic.into(level)
+    return {
+        name: Moved(inner.get(name, NOTHING).loads, outer.get(name, NOTHING).fills, inner.get(name, NOTHING).stores)
+        for name in {*inner, *outer}
+    }
+
+
+class _Values:
+    """Numbers of the values that memory holds: an element that is written again holds another value.
+
+    A statement that reads its own element and then writes it goes on with the same value: it adds to a sum.
+    """
+
+    def __init__(self) -> None:
+        self.views: dict[object, tuple[int, dict[str, Array]]] = {}
+
+    def touched(
+        self, view: object, places: Array, writes: bool, own: bool, begins: bool
+    ) -> tuple[Array, Array]:  # fmt: skip
+        """The numbers of the values at these places, after a write, and which of them are the first values of sums."""
+        number, state = self.views.setdefault(view, (len(self.views), {}))
+        size = int(places.max()) + 1
+        for name in ("version", "read", "ready"):
+            old = state.get(name)
+            if old is None or len(old) < size:
+                grown = np.zeros(2 * size, np.int64 if name == "version" else np.bool_)
+                grown[: 0 if old is None else len(old)] = [] if old is None else old
+                state[name] = grown
+        version, read, ready = state["version"], state["read"], state["ready"]
+        if writes:
+            version[places] += ~read[places] if own else 1
+            read[places], ready[places] = False, begins
+        elif own:
+            read[places] = True
+        return (version[places] << 40 | places) << 8 | number, ready[places]
+
+
+def _existing(statements: Sequence[Any], tensor: str, size: int) -> Array | None:
+    """Which elements of a tensor's memory some point of the loops reads; None where addresses come from data."""
+    reads = {
+        node.indices[0]
+        for statement in statements
+        for node in walk(statement.body)
+        if isinstance(node, Read) and node.indices and node.tensor.name == tensor
+    }
+    found = np.zeros(size, np.bool_)
+    for index in reads:
+        axes = list(dict.fromkeys(node for node in walk(index) if isinstance(node, Axis)))
+        grid = {
+            axis: np.arange(axis.size).reshape([-1 if n == number else 1 for n in range(len(axes))])
+            for number, axis in enumerate(axes)
+        }
+        places = _addresses(index, grid)
+        if places is None:
+            return None
+        places = np.asarray(places).reshape(-1)
+        found[places[(places >= 0) & (places < size)]] = True
+    return found if reads else None
+
+
+_ARITHMETIC = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "floordiv": np.floor_divide, "mod": np.mod,
+    "neg": np.negative, "min": np.minimum, "max": np.maximum,
+}  # fmt: skip
+
+
+def _addresses(index: Expr, grid: Mapping[Axis, Array]) -> Array | None:
+    """The values of an index at all points of a grid; None where it reads a tensor."""
+    if isinstance(index, Axis):
+        return grid[index]
+    if isinstance(index, Const):
+        return np.asarray(int(index.value))
+    if not isinstance(index, Apply) or index.function not in _ARITHMETIC:
+        return None
+    values = [_addresses(each, grid) for each in index.args]
+    return None if any(each is None for each in values) else np.asarray(_ARITHMETIC[index.function](*values))
