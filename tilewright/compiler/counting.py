@@ -19,7 +19,7 @@ from tilewright.compiler.plan import Plan
 from tilewright.compiler.program import Placement, sizes, steps
 from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError
-from tilewright.expr.affine import Affine
+from tilewright.expr.affine import Affine, affine
 from tilewright.expr.core import Apply, Axis, Const, Expr, Read, walk
 from tilewright.expr.ordered import Ordered
 from tilewright.kernel.dialect import FuncOp
@@ -42,6 +42,14 @@ from tilewright.tiles.traffic import Moved, Traffic
 Array = np.ndarray[Any, Any]
 
 NOTHING = Moved(0, 0, 0)
+
+#: Why a program may move something else than its tree says.
+IN_REGISTERS = "in registers"  # a value without an address: it is never in memory
+SUMS_IN_SCRATCH = "sums in scratch"  # a result whose sums wait in other memory, from which they are copied
+OTHER_ORDER = "other order"  # the last block of a sum goes on to what follows it, tile by tile
+FROM_DATA = "from data"  # which elements are read, a tensor says
+NO_DIMENSIONS = "no dimensions"  # the model takes all addresses between the first and the last one
+DIFFERS = "differs"
 
 
 class NotCounted(CompileError):
@@ -76,8 +84,9 @@ class KernelCount:
 
     @property
     def equal(self) -> bool:
-        """Whether the program moves exactly what the tree says."""
-        return not self.refused and all(not each.why for level in self.levels.values() for each in level)
+        """Whether the program moves exactly what the tree says, but for values that stay in registers."""
+        rows = [each for level in self.levels.values() for each in level]
+        return not self.refused and all(each.why in ("", IN_REGISTERS) for each in rows)
 
 
 def count(plan: Plan, machine: Cpu | Gpu, inputs: Sequence[Array]) -> tuple[list[Array], list[KernelCount]]:
@@ -192,7 +201,7 @@ class _Counting:
         self.touched.touch(
             Touch(
                 access.program, statement, tensor, writes, where.at(self.forms[access.op], access.value),
-                frozenset(numbers.tolist()), frozenset(numbers[ready].tolist()), padding,
+                frozenset(numbers.tolist()), frozenset(numbers[ready].tolist()), padding, scratch is not None,
             )  # fmt: skip
         )
 
@@ -203,22 +212,35 @@ class _Counting:
         counted = self.touched.traffic()
         model = movement(self.step.kernel.tree, self.problem, resources=self.resources)
         names = [level.name for level in self.resources.levels][:-1]
-        held = set(self.views.values())
         found: dict[str, list[TensorCount]] = {}
         for level in [*names, self.resources.levels[-1].name]:
             said, done = _level(model, level, names), _level(counted, level, names)
             found[level] = [
-                self._tensor(name, said.get(name, NOTHING), done, held)
+                self._tensor(name, said.get(name, NOTHING), done)
                 for name in sorted({*said, *(name.removesuffix(PADDING) for name in done)})
             ]
         return KernelCount(self.step.name, found)
 
-    def _tensor(self, name: str, model: Moved, done: Mapping[str, Moved], held: set[str]) -> TensorCount:
+    def _tensor(self, name: str, model: Moved, done: Mapping[str, Moved]) -> TensorCount:
         counted, padding = done.get(name, NOTHING), done.get(name + PADDING, NOTHING)
-        why = ""
-        if counted != model:
-            why = "in registers" if name not in held else "differs"
-        return TensorCount(name, model, counted, padding, why)
+        return TensorCount(name, model, counted, padding, "" if counted == model else self._why(name))
+
+    def _why(self, name: str) -> str:
+        """Which known reason a difference has."""
+        assert self.touched is not None, "it was counted"
+        buffers = {self._name(each) for each in self.notes.buffers.values()}
+        arguments = {tensor.name for tensor, _ in self.step.arguments}
+        reads = [read for each in self.problem.computes for read in each.reads() if read.tensor.name == name]
+        if name not in buffers | arguments:
+            return IN_REGISTERS
+        if name in buffers & arguments:
+            return SUMS_IN_SCRATCH
+        if not self.touched.in_turn:
+            return OTHER_ORDER
+        if any(affine(index) is None for read in reads for index in read.indices):
+            return FROM_DATA
+        axes = [{node for node in walk(index) if isinstance(node, Axis)} for read in reads for index in read.indices]
+        return NO_DIMENSIONS if reads and reads[0].tensor.rank == 1 and any(len(each) > 1 for each in axes) else DIFFERS
 
 
 def _level(traffic: Traffic, level: str, outside: Sequence[str]) -> dict[str, Moved]:

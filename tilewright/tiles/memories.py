@@ -24,10 +24,10 @@ Key = tuple[Path, str, tuple[Path, ...], Place]
 
 @dataclass
 class _State(Generic[Slice]):
-    """The slice of a tensor in one memory instance, and whether the level outside lacks what it holds."""
+    """The slice of a tensor in one memory instance, and what of it the level outside lacks, if anything."""
 
     slice: Slice
-    dirty: bool
+    dirty: Slice | None
 
 
 class Memories(Generic[Slice]):
@@ -43,11 +43,13 @@ class Memories(Generic[Slice]):
         self.counts: dict[tuple[Path, str], list[int]] = defaultdict(lambda: [0, 0, 0])
         self.states: dict[Key, _State[Slice]] = {}
 
-    def visit(self, key: Key, need: Slice, reads: Slice | None, *, writes: bool) -> None:
+    def visit(
+        self, key: Key, need: Slice, reads: Slice | None, *, writes: bool, written: Slice | None = None
+    ) -> None:  # fmt: skip
         """Bring the slice that a child needs of a tensor; of it the child `reads` a part, or nothing.
 
         What is not there yet of what it reads is loaded. What another child wrote, or this one and needs no more, is
-        stored.
+        stored. A child that `writes` the tensor leaves all of the slice to be stored, or what is `written` of it.
         """
         counts, state = self.counts[key[:2]], self.states.get(key)
         if reads is not None:
@@ -56,15 +58,15 @@ class Memories(Generic[Slice]):
             counts[1] += new
             if self.reads_itself(key):
                 counts[0] += new
-        if state is not None and state.dirty and self.stores_itself(key):
-            counts[2] += self.lacking(state.slice, need if writes else None)
-        self.states[key] = _State(need, writes)
+        if state is not None and state.dirty is not None and self.stores_itself(key):
+            counts[2] += self.lacking(state.dirty, need if writes else None)
+        self.states[key] = _State(need, (need if written is None else written) if writes else None)
 
     def drop(self, key: Key) -> None:
         """Give a slice up."""
         state = self.states.pop(key)
-        if state.dirty and self.stores_itself(key):
-            self.counts[key[:2]][2] += self.lacking(state.slice, None)
+        if state.dirty is not None and self.stores_itself(key):
+            self.counts[key[:2]][2] += self.lacking(state.dirty, None)
 
     def evict(self, path: Path, scope: Scope, number: int, place: Place | None = None) -> None:
         """Drop what the child after a child of a scope does not need; of one place only, where that is given."""

@@ -37,7 +37,8 @@ class Touch:
     """One access by a program of the grid: elements of a tensor, for the expression `op` at a position of its loops.
 
     Elements are numbers; a value that takes the place of another one has another number. `ready` are elements that are
-    read and hold the first value of a sum, which the tree does not load; `padding` are those that no point has.
+    read and hold the first value of a sum, which the tree does not load; `padding` are those that no point has. Scratch
+    memory of a tensor that the tree stages at a level does not leave that level.
     """
 
     program: int
@@ -48,6 +49,7 @@ class Touch:
     elements: Elements
     ready: Elements = frozenset()
     padding: Elements = frozenset()
+    scratch: bool = False
 
 
 @dataclass
@@ -106,7 +108,9 @@ class Touched:
             if self.programs.setdefault(place, touch.program) != touch.program and place:
                 raise WrongStep(f"programs {self.programs[place]} and {touch.program} both run step {place} of the grid")
             visit = self._at(top, path, place, around)
-            if touch.tensor not in self.topology.crossing(path, self.topology.level(top)):
+            level = self.topology.level(top)
+            inside = touch.scratch and self.topology.staged.get(touch.tensor, 0) > level
+            if inside or touch.tensor not in self.topology.crossing(path, level):
                 continue
             self._note(visit, touch.tensor, touch.elements - touch.padding, touch)
             if touch.padding:
@@ -160,10 +164,11 @@ class Touched:
         """End a visit: what it has touched is brought, and what later children of its scopes do not need is dropped."""
         own, tiles = self.topology.ops(visit.path), self.topology.par_tiles(visit.path)
         for tensor, needs in visit.needs.items():
-            need = frozenset(needs.read | needs.written)
-            self.memories.visit(
-                (top, tensor, tiles, place), need, frozenset(needs.read - needs.ready), writes=tensor in own
-            )
+            key, need = (top, tensor, tiles, place), frozenset(needs.read | needs.written)
+            state = self.memories.states.get(key)
+            left = frozenset() if state is None or state.dirty is None else state.dirty & need
+            reads = frozenset(needs.read - needs.ready)
+            self.memories.visit(key, need, reads, writes=tensor in own, written=left | needs.written)
         for scope in reversed(self._scopes(top, visit.path)):
             child, count = visit.path[len(scope)], len(self._scope(scope).children)
             end = count
