@@ -30,10 +30,12 @@ from tilewright.lower.numbers import numbers_as_arguments
 from tilewright.lower.steps import Step, anonymous
 from tilewright.lower.whereabouts import Notes
 from tilewright.machine.description import Cpu, Gpu
+from tilewright.operator.products_tree import products_tree
 from tilewright.tiles.dimensions import with_dimensions
 from tilewright.tiles.machines import program_resources
 from tilewright.tiles.movement import movement
 from tilewright.tiles.problem import Problem, problem_of
+from tilewright.tiles.product import products_of
 from tilewright.tiles.resources import Resources
 from tilewright.tiles.topology import Unanalysable
 from tilewright.tiles.touched import PADDING, Elements, Touch, Touched
@@ -44,9 +46,12 @@ Array = np.ndarray[Any, Any]
 NOTHING = Moved(0, 0, 0)
 
 #: Why a program may move something else than its tree says.
-IN_REGISTERS = "in registers"  # a value without an address: it is never in memory
+IN_REGISTERS = "in registers"  # a value that is in memory never, or not while a tile or a pass runs
+HIDDEN = "hidden by a mask"  # tiles that a mask hides do not run
+LAST_BLOCK = "last block"  # the last block of k goes on to what follows the sum, tile by tile, from registers
 SUMS_IN_SCRATCH = "sums in scratch"  # a result whose sums wait in other memory, from which they are copied
-OTHER_ORDER = "other order"  # the last block of a sum goes on to what follows it, tile by tile
+WHOLE_TILES = "whole tiles"  # sums wait for an epilogue that is a loop: whole register tiles, beyond the edges too
+GUARDED = "under a condition"  # steps in which it does not hold touch nothing, and leave what was there
 FROM_DATA = "from data"  # which elements are read, a tensor says
 NO_DIMENSIONS = "no dimensions"  # the model takes all addresses between the first and the last one
 DIFFERS = "differs"
@@ -73,6 +78,11 @@ class TensorCount:
     padding: Moved
     why: str
 
+    @property
+    def expected(self) -> bool:
+        """Whether both are equal, or the value has no address."""
+        return self.why in ("", IN_REGISTERS)
+
 
 @dataclass(frozen=True)
 class KernelCount:
@@ -85,8 +95,7 @@ class KernelCount:
     @property
     def equal(self) -> bool:
         """Whether the program moves exactly what the tree says, but for values that stay in registers."""
-        rows = [each for level in self.levels.values() for each in level]
-        return not self.refused and all(each.why in ("", IN_REGISTERS) for each in rows)
+        return not self.refused and all(each.expected for level in self.levels.values() for each in level)
 
 
 def count(plan: Plan, machine: Cpu | Gpu, inputs: Sequence[Array]) -> tuple[list[Array], list[KernelCount]]:
@@ -164,6 +173,9 @@ class _Counting:
             self.touched = Touched(kernel.tree, self.problem, resources)
         except Unanalysable as error:
             self.refused = error.message
+        self.products = products_tree(kernel) if products_of(kernel) else None
+        totals = {each.work.total.name for each in self.products.products} if self.products is not None else set()
+        self.of_rows = {each.name for each in kernel.statements if each.accum is not None} - totals
         self.values = _Values()
         self.exist = {
             tensor.name: found
@@ -233,14 +245,29 @@ class _Counting:
         reads = [read for each in self.problem.computes for read in each.reads() if read.tensor.name == name]
         if name not in buffers | arguments:
             return IN_REGISTERS
+        if self.products is not None:
+            if self.products.last_seen is not None:
+                return HIDDEN
+            if any(each.k_block for each in self.products.products):
+                return LAST_BLOCK
+            if any(each.epilogue_loop and each.work.total.name == name for each in self.products.products):
+                return WHOLE_TILES
         if name in buffers & arguments:
             return SUMS_IN_SCRATCH
-        if not self.touched.in_turn:
-            return OTHER_ORDER
+        if name in self.of_rows and name not in arguments:
+            return IN_REGISTERS
         if any(affine(index) is None for read in reads for index in read.indices):
             return FROM_DATA
+        if any(_is_guarded(each.body, name) for each in self.problem.computes):
+            return GUARDED
         axes = [{node for node in walk(index) if isinstance(node, Axis)} for read in reads for index in read.indices]
         return NO_DIMENSIONS if reads and reads[0].tensor.rank == 1 and any(len(each) > 1 for each in axes) else DIFFERS
+
+
+def _is_guarded(body: Expr, tensor: str) -> bool:
+    """Whether a tensor is read below a selection."""
+    chosen = [each for each in walk(body) if isinstance(each, Apply) and each.function == "select"]
+    return any(isinstance(node, Read) and node.tensor.name == tensor for each in chosen for node in walk(each))
 
 
 def _level(traffic: Traffic, level: str, outside: Sequence[str]) -> dict[str, Moved]:
