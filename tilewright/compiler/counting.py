@@ -1,8 +1,8 @@
 """What the kernels of a plan move between memory levels, counted from the addresses that their programs touch.
 
-The tile programs run in the interpreter on inputs. Of every load and store it knows the elements, and lowering has noted
-of which statement it is and where in its loops (`lower.whereabouts`). `tiles.touched` counts with these what each step
-of a kernel's tree brings and takes; beside it stands what `tiles.movement` says of the tree alone.
+The tile programs run in the interpreter on inputs. Of every load and store it knows the elements, and lowering has
+noted of which statement it is and where in its loops (`lower.whereabouts`). `tiles.touched` counts with these what each
+step of a kernel's tree brings and takes; beside it stands what `tiles.movement` says of the tree alone.
 """
 
 from __future__ import annotations
@@ -210,11 +210,10 @@ class _Counting:
         padding: Elements = frozenset()
         if exist is not None and not writes and not exist[places].all():
             padding = frozenset(numbers[~exist[places]].tolist())
+        position = where.at(self.forms[access.op], access.value)
+        touched, first = frozenset(numbers.tolist()), frozenset(numbers[ready].tolist())
         self.touched.touch(
-            Touch(
-                access.program, statement, tensor, writes, where.at(self.forms[access.op], access.value),
-                frozenset(numbers.tolist()), frozenset(numbers[ready].tolist()), padding, scratch is not None,
-            )  # fmt: skip
+            Touch(access.program, statement, tensor, writes, position, touched, first, padding, scratch is not None)
         )
 
     def counts(self) -> KernelCount:
@@ -246,12 +245,12 @@ class _Counting:
         if name not in buffers | arguments:
             return IN_REGISTERS
         if self.products is not None:
-            if self.products.last_seen is not None:
-                return HIDDEN
-            if any(each.k_block for each in self.products.products):
-                return LAST_BLOCK
             if any(each.epilogue_loop and each.work.total.name == name for each in self.products.products):
                 return WHOLE_TILES
+            if any(each.k_block for each in self.products.products):
+                return LAST_BLOCK
+            if self.products.last_seen is not None:
+                return HIDDEN
         if name in buffers & arguments:
             return SUMS_IN_SCRATCH
         if name in self.of_rows and name not in arguments:
@@ -289,9 +288,7 @@ class _Values:
     def __init__(self) -> None:
         self.views: dict[object, tuple[int, dict[str, Array]]] = {}
 
-    def touched(
-        self, view: object, places: Array, writes: bool, own: bool, begins: bool
-    ) -> tuple[Array, Array]:  # fmt: skip
+    def touched(self, view: object, places: Array, writes: bool, own: bool, begins: bool) -> tuple[Array, Array]:
         """The numbers of the values at these places, after a write, and which of them are the first values of sums."""
         number, state = self.views.setdefault(view, (len(self.views), {}))
         size = int(places.max()) + 1

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import field
+from itertools import pairwise
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError
@@ -106,7 +107,10 @@ class Touched:
             around = {loop: steps[loop] for loop in self.topology.above(path)}
             place = tuple(step for loop, step in around.items() if loop.spatial)
             if self.programs.setdefault(place, touch.program) != touch.program and place:
-                raise WrongStep(f"programs {self.programs[place]} and {touch.program} both run step {place} of the grid")
+                both = f"programs {self.programs[place]} and {touch.program}"
+                raise WrongStep(
+                    f"{both} run step {place} of the grid", where="tile program", help="one program for each"
+                )
             visit = self._at(top, path, place, around)
             level = self.topology.level(top)
             inside = touch.scratch and self.topology.staged.get(touch.tensor, 0) > level
@@ -130,7 +134,7 @@ class Touched:
         """The nests around a leaf but for the registers', and of each the node below it that the leaf is in."""
         last = len(self.topology.levels) - 1
         around = self.topology.around(leaf)
-        for tile, inner in zip(around, around[1:], strict=False):
+        for tile, inner in pairwise(around):
             if self.topology.level(tile) != self.topology.level(inner) and self.topology.level(tile) < last:
                 yield self.topology.top(tile), inner
 
