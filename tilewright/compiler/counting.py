@@ -7,6 +7,7 @@ step of a kernel's tree brings and takes; beside it stands what `tiles.movement`
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,8 +16,10 @@ import numpy as np
 from xdsl.ir import Operation, SSAValue
 
 from tilewright.codegen.cpu.target import described
+from tilewright.compiler.compile import import_any, plan_graph, resolve_target, thread_count
 from tilewright.compiler.plan import Plan
 from tilewright.compiler.program import Placement, sizes, steps
+from tilewright.compiler.source import Shapes
 from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError
 from tilewright.expr.affine import Affine, affine
@@ -31,6 +34,7 @@ from tilewright.lower.steps import Step, anonymous
 from tilewright.lower.whereabouts import Notes
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.operator.products_tree import products_tree
+from tilewright.options import Options
 from tilewright.tiles.dimensions import with_dimensions
 from tilewright.tiles.machines import program_resources
 from tilewright.tiles.movement import movement
@@ -98,15 +102,33 @@ class KernelCount:
         return not self.refused and all(each.expected for level in self.levels.values() for each in level)
 
 
-def count(plan: Plan, machine: Cpu | Gpu, inputs: Sequence[Array]) -> tuple[list[Array], list[KernelCount]]:
+def count(
+    model: Any,
+    inputs: Sequence[Array],
+    *,
+    shapes: Shapes | None = None,
+    machine: str | os.PathLike[str] = "host",
+    threads: int | None = None,
+    options: Options | None = None,
+) -> list[KernelCount]:
+    """What each kernel of a model moves between memory levels on these inputs, counted from what its program touches.
+
+    The arguments are those of `tilewright.compile`; `inputs` are NumPy arrays of the shapes and types of the model's,
+    in its order. Programs run in the interpreter: small shapes only. Raises NotCounted for a machine that is no CPU.
+    """
+    options = options or Options()
+    target = resolve_target(machine, options)
+    _require_cpu(target)
+    plan = plan_graph(import_any(model, None, shapes), target, thread_count(threads), options)
+    return count_plan(plan, target, inputs)[1]
+
+
+def count_plan(plan: Plan, machine: Cpu | Gpu, inputs: Sequence[Array]) -> tuple[list[Array], list[KernelCount]]:
     """Run a plan for a CPU in the interpreter; its outputs, and the counts of each of its kernels.
 
     A kernel that is launched several times is counted once. Raises NotCounted for another machine.
     """
-    if not isinstance(machine, Cpu):
-        raise NotCounted(
-            f"programs for {machine.name} are not counted", where="--machine", help="a CPU; `tilewright machines`"
-        )
+    _require_cpu(machine)
     placement = Placement(plan)
     notes: dict[str, tuple[Step, Notes]] = {}
     module, _ = build_module(
@@ -120,6 +142,12 @@ def count(plan: Plan, machine: Cpu | Gpu, inputs: Sequence[Array]) -> tuple[list
     run_main(module, [_flat(each) for each in inputs], outputs, placement.packed(plan), observer=watch)
     shaped = [out.reshape(tuple(map(int, spec.shape))) for out, spec in zip(outputs, plan.graph.outputs, strict=True)]
     return shaped, [each.counts() for each in watch.kernels.values()]
+
+
+def _require_cpu(machine: Cpu | Gpu) -> None:
+    if not isinstance(machine, Cpu):
+        message = f"programs for {machine.name} are not counted"
+        raise NotCounted(message, where="machine", help="a CPU; `tilewright machines` lists them")
 
 
 def _dtype(dtype: str) -> Any:
