@@ -275,12 +275,12 @@ class _Counting:
         if self.products is not None:
             if any(each.epilogue_loop and each.work.total.name == name for each in self.products.products):
                 return WHOLE_TILES
+            if name in buffers & arguments:
+                return SUMS_IN_SCRATCH
             if any(each.k_block for each in self.products.products):
                 return LAST_BLOCK
             if self.products.last_seen is not None:
                 return HIDDEN
-        if name in buffers & arguments:
-            return SUMS_IN_SCRATCH
         if name in self.of_rows and name not in arguments:
             return IN_REGISTERS
         if any(affine(index) is None for read in reads for index in read.indices):

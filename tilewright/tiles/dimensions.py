@@ -58,7 +58,7 @@ def _shaped(tensor: Tensor, reads: Iterable[Read]) -> dict[Read, Read]:
             return {}
         forms[read] = form
     strides = _strides(list(forms.values()))
-    if len(strides) < 2:
+    if len(strides) < 2 or len({form.constant % strides[0] for form in forms.values()}) > 1:
         return {}
     extents = [-(-end // stride) for stride, end in zip(strides, [*strides[1:], tensor.size], strict=True)]
     indices = {read: _indices(form, strides) for read, form in forms.items()}
