@@ -22,8 +22,9 @@ from tilewright.compiler.program import Placement, sizes, steps
 from tilewright.compiler.source import Shapes
 from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError
+from tilewright.expr import dtypes
 from tilewright.expr.affine import Affine, affine
-from tilewright.expr.core import Apply, Axis, Const, Expr, Read, walk
+from tilewright.expr.core import Apply, Axis, Const, Expr, Read, static_shape, walk
 from tilewright.expr.ordered import Ordered
 from tilewright.kernel.dialect import FuncOp
 from tilewright.kernel.interpreter import Access, run_main
@@ -118,7 +119,7 @@ def count(
     """
     options = options or Options()
     target = resolve_target(machine, options)
-    _require_cpu(target)
+    _cpu(target)
     plan = plan_graph(import_any(model, None, shapes), target, thread_count(threads), options)
     return count_plan(plan, target, inputs)[1]
 
@@ -128,32 +129,27 @@ def count_plan(plan: Plan, machine: Cpu | Gpu, inputs: Sequence[Array]) -> tuple
 
     A kernel that is launched several times is counted once. Raises NotCounted for another machine.
     """
-    _require_cpu(machine)
-    placement = Placement(plan)
+    cpu, placement = _cpu(machine), Placement(plan)
     notes: dict[str, tuple[Step, Notes]] = {}
     module, _ = build_module(
         numbers_as_arguments(steps(plan)), sizes(plan), placement.places, placement.arena_bytes,
-        placement.constants_bytes, described(machine).attribute(), program_resources(machine), notes,
+        placement.constants_bytes, described(cpu).attribute(), program_resources(cpu), notes,
     )  # fmt: skip
-    levels = program_resources(machine).levels
+    levels = program_resources(cpu).levels
     resources = Resources(tuple(replace(level, multicast=False) for level in levels))  # each program reads by itself
     watch = _Watch({name: _Counting(step, noted, resources) for name, (step, noted) in notes.items()})
-    outputs = [np.zeros(spec.size, _dtype(spec.dtype)) for spec in plan.graph.outputs]
+    outputs = [np.zeros(spec.size, dtypes.numpy_dtype(spec.dtype)) for spec in plan.graph.outputs]
     run_main(module, [_flat(each) for each in inputs], outputs, placement.packed(plan), observer=watch)
-    shaped = [out.reshape(tuple(map(int, spec.shape))) for out, spec in zip(outputs, plan.graph.outputs, strict=True)]
-    return shaped, [each.counts() for each in watch.kernels.values()]
+    shapes = [static_shape(spec.shape) for spec in plan.graph.outputs]
+    results = [out.reshape(shape) for out, shape in zip(outputs, shapes, strict=True)]
+    return results, [each.counts() for each in watch.kernels.values()]
 
 
-def _require_cpu(machine: Cpu | Gpu) -> None:
+def _cpu(machine: Cpu | Gpu) -> Cpu:
     if not isinstance(machine, Cpu):
         message = f"programs for {machine.name} are not counted"
         raise NotCounted(message, where="machine", help="a CPU; `tilewright machines` lists them")
-
-
-def _dtype(dtype: str) -> Any:
-    from tilewright.expr.dtypes import numpy_dtype
-
-    return numpy_dtype(dtype)
+    return machine
 
 
 def _flat(array: Array) -> Array:
@@ -323,8 +319,9 @@ class _Values:
         for name in ("version", "read", "ready"):
             old = state.get(name)
             if old is None or len(old) < size:
-                grown = np.zeros(2 * size, np.int64 if name == "version" else np.bool_)
-                grown[: 0 if old is None else len(old)] = [] if old is None else old
+                grown: Array = np.zeros(2 * size, np.int64 if name == "version" else np.bool_)
+                if old is not None:
+                    grown[: len(old)] = old
                 state[name] = grown
         version, read, ready = state["version"], state["read"], state["ready"]
         if writes:
