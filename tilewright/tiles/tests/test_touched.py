@@ -71,7 +71,9 @@ def test_another_order_of_loops_moves_something_else() -> None:
 
 
 def test_an_element_too_many_is_counted() -> None:
-    found = counted(TREE, (_with(touch, touch.elements | {99}) if touch.tensor == "A" else touch for touch in touches()))
+    found = counted(
+        TREE, (_with(touch, touch.elements | {99}) if touch.tensor == "A" else touch for touch in touches())
+    )
     assert found["DRAM"]["A"].loads > M * K
     assert found["DRAM"]["B"] == walked(TREE)["DRAM"]["B"]
 
