@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 
 from tilewright.codegen.cpu.target import described
@@ -20,6 +21,7 @@ from tilewright.compiler.compile import import_any, plan_graph, resolve_target, 
 from tilewright.compiler.plan import Plan
 from tilewright.compiler.program import Placement, sizes, steps
 from tilewright.compiler.source import Shapes
+from tilewright.compiler.tracing import run_traced
 from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError
 from tilewright.expr import dtypes
@@ -36,6 +38,7 @@ from tilewright.lower.whereabouts import Notes
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.operator.products_tree import products_tree
 from tilewright.options import Options
+from tilewright.runtime.loader import missing_features, same_platform
 from tilewright.tiles.dimensions import with_dimensions
 from tilewright.tiles.machines import program_resources
 from tilewright.tiles.movement import movement
@@ -47,6 +50,7 @@ from tilewright.tiles.touched import PADDING, Elements, Touch, Touched
 from tilewright.tiles.traffic import Moved, Traffic
 
 Array = np.ndarray[Any, Any]
+Where = Literal["interpreter", "cpu"]
 
 NOTHING = Moved(0, 0, 0)
 
@@ -111,38 +115,53 @@ def count(
     machine: str | os.PathLike[str] = "host",
     threads: int | None = None,
     options: Options | None = None,
+    on: Where = "interpreter",
 ) -> list[KernelCount]:
     """What each kernel of a model moves between memory levels on these inputs, counted from what its program touches.
 
     The arguments are those of `tilewright.compile`; `inputs` are NumPy arrays of the shapes and types of the model's,
-    in its order. Programs run in the interpreter: small shapes only. Raises NotCounted for a machine that is no CPU.
+    in its order. Programs run in the interpreter, or as machine code that writes down what it touches: small shapes
+    only. Raises NotCounted for a machine that is no CPU, and for machine code that this one does not execute.
     """
     options = options or Options()
     target = resolve_target(machine, options)
     _cpu(target)
     plan = plan_graph(import_any(model, None, shapes), target, thread_count(threads), options)
-    return count_plan(plan, target, inputs)[1]
+    return count_plan(plan, target, inputs, on)[1]
 
 
-def count_plan(plan: Plan, machine: Cpu | Gpu, inputs: Sequence[Array]) -> tuple[list[Array], list[KernelCount]]:
-    """Run a plan for a CPU in the interpreter; its outputs, and the counts of each of its kernels.
+def count_plan(
+    plan: Plan, machine: Cpu | Gpu, inputs: Sequence[Array], on: Where = "interpreter"
+) -> tuple[list[Array], list[KernelCount]]:
+    """Run a plan for a CPU; its outputs, and the counts of each of its kernels.
 
-    A kernel that is launched several times is counted once. Raises NotCounted for another machine.
+    A kernel that is launched several times is counted once. Raises NotCounted as `count` does.
     """
     cpu, placement = _cpu(machine), Placement(plan)
-    notes: dict[str, tuple[Step, Notes]] = {}
-    module, _ = build_module(
-        numbers_as_arguments(steps(plan)), sizes(plan), placement.places, placement.arena_bytes,
-        placement.constants_bytes, described(cpu).attribute(), program_resources(cpu), notes,
-    )  # fmt: skip
     levels = program_resources(cpu).levels
     resources = Resources(tuple(replace(level, multicast=False) for level in levels))  # each program reads by itself
-    watch = _Watch({name: _Counting(step, noted, resources) for name, (step, noted) in notes.items()})
+    watch = _Watch(resources)
+
+    def make() -> tuple[ModuleOp, Mapping[str, Notes]]:
+        notes: dict[str, tuple[Step, Notes]] = {}
+        module, _ = build_module(
+            numbers_as_arguments(steps(plan)), sizes(plan), placement.places, placement.arena_bytes,
+            placement.constants_bytes, described(cpu).attribute(), program_resources(cpu), notes,
+        )  # fmt: skip
+        return module, watch.of(notes)
+
+    if on == "cpu":
+        lacking = ", ".join(missing_features(cpu.features))
+        if lacking or not same_platform(cpu.llvm.triple):
+            what = f"lacks {lacking}" if lacking else f"is no {cpu.llvm.triple}"
+            raise NotCounted(f"this machine {what}", where="machine", help="count in the interpreter")
+        return run_traced(make, plan, placement, cpu, inputs, watch), watch.counts()
+    module, _ = make()
     outputs = [np.zeros(spec.size, dtypes.numpy_dtype(spec.dtype)) for spec in plan.graph.outputs]
     run_main(module, [_flat(each) for each in inputs], outputs, placement.packed(plan), observer=watch)
     shapes = [static_shape(spec.shape) for spec in plan.graph.outputs]
     results = [out.reshape(shape) for out, shape in zip(outputs, shapes, strict=True)]
-    return results, [each.counts() for each in watch.kernels.values()]
+    return results, watch.counts()
 
 
 def _cpu(machine: Cpu | Gpu) -> Cpu:
@@ -159,10 +178,20 @@ def _flat(array: Array) -> Array:
 class _Watch:
     """Gives the accesses of the first launch of each kernel to its counting."""
 
-    def __init__(self, kernels: Mapping[str, _Counting]) -> None:
-        self.kernels = kernels
+    def __init__(self, resources: Resources) -> None:
+        self.resources = resources
+        self.kernels: dict[str, _Counting] = {}
         self.seen: set[str] = set()
         self.current: _Counting | None = None
+
+    def of(self, notes: Mapping[str, tuple[Step, Notes]]) -> dict[str, Notes]:
+        """The notes about kernels, which are counted from now on."""
+        self.kernels = {name: _Counting(step, noted, self.resources) for name, (step, noted) in notes.items()}
+        return {name: noted for name, (_, noted) in notes.items()}
+
+    def counts(self) -> list[KernelCount]:
+        """What was counted."""
+        return [each.counts() for each in self.kernels.values()]
 
     def launch(self, kernel: FuncOp) -> None:
         name = kernel.sym_name.data

@@ -51,7 +51,7 @@ class Product:
 
 
 #: A hand-written micro-kernel: ``c + a @ b`` over some steps of k, where `a(m, step)` gives scalars (words of a group),
-#: `b[step]()` the registers of a row of b, each asked for once, and c has rows of registers. It gives those of the sums.
+#: `b[step]()` the registers of a row of b, each asked for once, and c has rows of registers. It gives the new rows.
 Body = Callable[
     [
         "Emission",
