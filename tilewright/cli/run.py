@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,6 +65,14 @@ exit status: 0 ran, 1 --check found a difference that is too large, or
 # below. Half-precision models round every intermediate tensor, to 2^-11 or 2^-8 of its size.
 TOLERANCE = {"f64": 1e-10, "f32": 1e-4, "f16": 2.0**-7, "bf16": 2.0**-4}
 
+
+class Place(StrEnum):
+    """The values of `--count-on`."""
+
+    INTERPRETER = "interpreter"
+    CPU = "cpu"
+
+
 Inputs = Annotated[
     Path | None, typer.Option("--inputs", metavar="FILE", help="an .npz with the inputs by name (default: random)")
 ]
@@ -78,8 +87,16 @@ Count = Annotated[
     bool,
     typer.Option(
         "--count",
-        help="run in the interpreter, and count from the addresses that each kernel touches what "
-        "it moves between memory levels, beside what its tile tree says",
+        help="count from the addresses that each kernel touches what it moves between memory levels, beside what its "
+        "tile tree says",
+    ),
+]
+CountOn = Annotated[
+    Place,
+    typer.Option(
+        "--count-on",
+        help="what runs counted kernels: the interpreter, or machine code, on one thread, that writes down what it "
+        "touches",
     ),
 ]
 Tolerance = Annotated[
@@ -119,6 +136,7 @@ def run(
     output: Outputs = None,
     check: Check = False,
     count: Count = False,
+    count_on: CountOn = Place.INTERPRETER,
     tolerance: Tolerance = None,
     seed: SeedOfInputs = None,
     machine: Machine = "host",
@@ -135,23 +153,25 @@ def run(
 
     Random inputs are normal floats, bytes of any value, and 0 or 1 for wider integers. A .twm runs its machine code:
     only run files that you trust. Code for a GPU runs in the emulator where there is none: slow, small shapes only. So
-    does the interpreter of --count, which runs programs for CPUs.
+    does --count, which is for programs for CPUs.
     """
     require_writable(output, "-o")
     given = seed is not None and inputs is not None
     refuse({"--seed": given}, f"{seed}, but the inputs are not random: {inputs}", "leave out --inputs")
     refuse({"--tolerance": tolerance is not None and not check}, f"{tolerance}, but nothing is compared", "add --check")
+    elsewhere = count_on is not Place.INTERPRETER
+    refuse({"--count-on": elsewhere and not count}, f"{count_on.value}, but nothing is counted", "add --count")
     shapes, options = shapes_of(shape), options_of(disable, no_cache, fuse=fuse)
     if is_stored(model):
-        refuse_for_stored(model, {"--count": count, "--fuse": fuse != "auto"})
+        refuse_for_stored(model, {"--count": count, "--fuse": fuse != "auto" and not rebuild})
 
     def given_to(specs: Sequence[TensorSpec]) -> list[Array]:
         return read_arrays(inputs, specs) if inputs else random_arrays(specs, seed or 0)
 
     if count:
-        about = "programs are counted in the interpreter"
-        refuse({"--device": device is not None, "--rebuild": rebuild}, about, "leave it out")
-        ran, arrays = _counted(model, shapes, machine, threads, options, given_to)
+        about = "programs for CPUs are counted, made anew from a model file"
+        refuse({"--device": device is not None, "--rebuild": rebuild, "--no-cache": no_cache}, about, "leave it out")
+        ran, arrays = _counted(model, shapes, machine, threads, options, given_to, count_on)
     else:
         module = open_module(
             model, shapes, machine, threads, options, rebuild=rebuild, device=device, no_cache=no_cache
@@ -178,8 +198,9 @@ def _counted(
     threads: int | None,
     options: Options,
     given_to: Callable[[Sequence[TensorSpec]], list[Array]],
+    on: Place,
 ) -> tuple[Ran, list[Array]]:
-    """A run of the plan of a model in the interpreter, and its inputs."""
+    """A run of the plan of a model with counts, and its inputs."""
     from tilewright.compiler.compile import thread_count
     from tilewright.compiler.counting import count_plan
     from tilewright.compiler.program import planned_manifest
@@ -187,9 +208,9 @@ def _counted(
     plan, target = plan_model(model, shapes, machine, threads, options)
     manifest = planned_manifest(plan, target)
     arrays = given_to(manifest.inputs)
-    with progress("running in the interpreter"):
-        results, counts = count_plan(plan, target, arrays)
-    return Ran(manifest, thread_count(threads), "interpreter", tuple(results), tuple(counts)), arrays
+    with progress("counting"):
+        results, counts = count_plan(plan, target, arrays, on.value)
+    return Ran(manifest, thread_count(threads), on.value, tuple(results), tuple(counts)), arrays
 
 
 def _differences(

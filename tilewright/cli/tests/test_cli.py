@@ -544,6 +544,14 @@ def test_run_counts_what_kernels_move(invoke: Invoke, model: str) -> None:
     assert moved["counted"] == moved["model"] == {"fill": 0, "read": 9 * 6, "update": 0}
 
 
+def test_machine_code_moves_what_the_interpreter_does(invoke: Invoke, model: str) -> None:
+    command = ("run", model, "--shape", "rows=9", "--count", "--check", "--json")
+    one, two = (json.loads(invoke(*command, *on).stdout) for on in ((), ("--count-on", "cpu")))
+    assert (one["device"], two["device"]) == ("interpreter", "cpu")
+    assert one["counts"] == two["counts"]
+    assert two["check"][0]["ok"]
+
+
 def test_a_count_that_differs_for_no_known_reason_is_negative(
     invoke: Invoke, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -559,8 +567,10 @@ def test_a_count_that_differs_for_no_known_reason_is_negative(
     [
         (("model.twm", "--count"), "--count: .*is compiled already"),
         (("model.twm", "--fuse", "never"), "--fuse: .*is compiled already"),
-        (("model.onnx", "--shape", "rows=2", "--count", "--rebuild"), "--rebuild: .*counted in the interpreter"),
-        (("model.onnx", "--shape", "rows=2", "--count", "--device", "emulator"), "--device: .*counted in the interp"),
+        (("model.onnx", "--shape", "rows=2", "--count", "--rebuild"), "--rebuild: .*programs for CPUs are counted"),
+        (("model.onnx", "--shape", "rows=2", "--count", "--device", "emulator"), "--device: .*for CPUs are counted"),
+        (("model.onnx", "--shape", "rows=2", "--count", "--no-cache"), "--no-cache: .*programs for CPUs are counted"),
+        (("model.onnx", "--shape", "rows=2", "--count-on", "cpu"), "--count-on: .*nothing is counted"),
         (("model.onnx", "--shape", "rows=2", "--count", "--machine", "sm_90a"), "programs for sm_90a are not counted"),
     ],
 )

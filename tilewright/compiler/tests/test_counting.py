@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright.compiler import counting
+from tilewright.compiler import counting, tracing
 from tilewright.compiler.counting import (
     GUARDED,
     HIDDEN,
@@ -27,6 +27,7 @@ from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import reduce
 from tilewright.expr.text import parse_graph
+from tilewright.machine import host
 from tilewright.machine.description import Cpu
 from tilewright.machine.registry import resolve_cpu
 from tilewright.options import Options
@@ -189,6 +190,42 @@ def test_sums_that_an_epilogue_reads_stay_in_registers(text: str, machine: Cpu, 
         link = next(row for row in only.levels["L2"] if row.tensor == "F")
         assert (link.counted.loads, link.counted.stores) == (2 * 21 * 37, 2 * 21 * 37)
         assert not any(row.tensor == "F" for row in only.levels["DRAM"])
+
+
+RUNS_HERE = set(V3.features) <= set(host().features)
+
+
+@pytest.mark.skipif(not RUNS_HERE, reason="machine code for x86-64-v3")
+@pytest.mark.parametrize(
+    "text",
+    [CONVOLUTION, BYTES, PADDED, SOFTMAX, CHAIN, ATTENTION.format(l=150, score="l <= m + 2 ? C[b, m, l] : -inf")],
+    ids=["convolution", "bytes", "padded", "softmax", "chain", "causal"],
+)
+def test_machine_code_touches_what_the_interpreter_does(text: str) -> None:
+    """Offsets, bounds, masks and gathers as the processor has them, in several programs."""
+    graph = parse_graph(text)
+    given, plan = inputs_of(graph), planned(text, SMALL if text == SOFTMAX else V3, 2)
+    results, counts = count_plan(plan, V3, given)
+    found, counted_there = count_plan(plan, V3, given, "cpu")
+    assert counted_there == counts
+    for each, wanted in zip(found, results, strict=True):
+        np.testing.assert_allclose(each, wanted, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.skipif(not RUNS_HERE, reason="machine code for x86-64-v3")
+def test_a_trace_that_is_too_small_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = parse_graph(CHAIN)
+    given, plan = inputs_of(graph), planned(CHAIN, V3)
+    wanted = count_plan(plan, V3, given, "cpu")[1]
+    monkeypatch.setattr(tracing, "FIRST_WORDS", 100)
+    assert count_plan(plan, V3, given, "cpu")[1] == wanted
+
+
+def test_code_that_this_machine_does_not_execute_is_refused() -> None:
+    other = resolve_cpu("aarch64" if host().architecture == "x86_64" else "x86-64-v3")
+    with pytest.raises(NotCounted, match=r"this machine (lacks|is no)") as caught:
+        count_plan(planned(PRODUCT, other), other, inputs_of(parse_graph(PRODUCT)), "cpu")
+    assert caught.value.help == "count in the interpreter"
 
 
 def test_padding_of_packed_panels_is_counted_apart() -> None:
