@@ -29,6 +29,7 @@ from tilewright.compiler.counting import (
     SUMS_IN_SCRATCH,
     WHOLE_TILES,
     KernelCount,
+    Where,
     count_plan,
 )
 from tilewright.compiler.plan import make_plan
@@ -146,10 +147,12 @@ def inputs_of(graph: Graph, seed: int) -> list[Array]:
     return [generator.integers(-3, 4, tuple(map(int, each.shape))).astype(np.float32) for each in graph.inputs]
 
 
-def counted(case: Case, machine: Cpu, seed: int) -> list[KernelCount]:
-    """The counts of a case; AssertionError where the interpreter computes something else than the evaluator."""
+def counted(case: Case, machine: Cpu, seed: int, on: Where = "interpreter") -> list[KernelCount]:
+    """The counts of a case; AssertionError where the interpreter, or machine code, computes something else than the
+    evaluator.
+    """
     given = inputs_of(case.graph, seed)
-    found, counts = count_plan(make_plan(case.graph, machine, 1, case.options), machine, given)
+    found, counts = count_plan(make_plan(case.graph, machine, 1, case.options), machine, given, on)
     _require_close(found, evaluate(case.graph, given, precise=True, wide=True))
     return counts
 

@@ -18,7 +18,11 @@ MACHINE = resolve_cpu("x86-64-v3")
 @pytest.mark.parametrize("seed", some(range(500), 50))
 def test_a_random_tree_computes_the_chain_and_moves_what_it_says(seed: int) -> None:
     case = random_case(random.Random(seed), MACHINE, small=True)
-    found = differences(case, counted(case, MACHINE, seed))
+    counts = counted(case, MACHINE, seed)
+    found = differences(case, counts)
     assert not found, "\n".join([print_tree(case.tree, indented=True), *found])
-    if set(MACHINE.features) <= set(host().features):
-        run(case, MACHINE, seed)
+    if not set(MACHINE.features) <= set(host().features):
+        return
+    run(case, MACHINE, seed)
+    if seed % 50 == 0:  # machine code that writes down what it touches takes long to make
+        assert counted(case, MACHINE, seed, "cpu") == counts

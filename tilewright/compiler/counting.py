@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
@@ -21,6 +21,7 @@ from tilewright.compiler.compile import import_any, plan_graph, resolve_target, 
 from tilewright.compiler.plan import Plan
 from tilewright.compiler.program import Placement, sizes, steps
 from tilewright.compiler.source import Shapes
+from tilewright.compiler.target import target_of
 from tilewright.compiler.tracing import run_traced
 from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError
@@ -165,10 +166,10 @@ def count_plan(
 
 
 def _cpu(machine: Cpu | Gpu) -> Cpu:
-    if not isinstance(machine, Cpu):
+    if not target_of(machine).on_host:
         message = f"programs for {machine.name} are not counted"
         raise NotCounted(message, where="machine", help="a CPU; `tilewright machines` lists them")
-    return machine
+    return cast(Cpu, machine)
 
 
 def _flat(array: Array) -> Array:
