@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 from xdsl.dialects import arith, scf
-from xdsl.dialects.builtin import FunctionType, ModuleOp, i64
-from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.dialects.builtin import FunctionType, MemRefType, ModuleOp, i64
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from tilewright.codegen.cpu import pipeline
 from tilewright.compiler.plan import Plan
@@ -119,9 +119,13 @@ class _Trace:
 
     kernel: tile.FuncOp
     sites: list[_Site]
-    view: SSAValue
     words: int
     written: Array | None = None
+
+    @property
+    def type(self) -> MemRefType[Attribute]:
+        """The type of the view: a region for each program."""
+        return view_type("i64", self.words * self.kernel.programs)
 
     def accesses(self) -> Iterator[Access]:
         """What each program has touched, one program after the other."""
@@ -154,7 +158,7 @@ def _instrumented(func: tile.FuncOp, notes: Notes, words: int) -> _Trace:
         assert isinstance(op, tile.LoadOp | tile.StoreOp | tile.GatherOp), "it is an access"
         sites.append(_site(op, notes))
         _write_down(sites[-1], len(sites) - 1, view, base, words)
-    return _Trace(func, sites, view, words)
+    return _Trace(func, sites, words)
 
 
 def _before(op: Operation) -> Insert:
@@ -231,7 +235,7 @@ def _give_traces(program: ModuleOp, traces: Sequence[_Trace], outputs: int) -> N
     assert first is not None, "something is launched"
     given = {}
     for number, trace in enumerate(traces):
-        buffer = tile.BufferOp("output", outputs + number, trace.view.type)
+        buffer = tile.BufferOp("output", outputs + number, trace.type)
         main.body.block.insert_op_before(buffer, first)
         given[trace.kernel.sym_name.data] = buffer.result
     for op in [op for op in main.walk() if isinstance(op, tile.LaunchOp)]:
@@ -253,10 +257,8 @@ def _run(
     made = pipeline.generate(program)
     interface = interface_of(plan, machine, [tensor.name for tensor in plan.graph.outputs])
     own: tuple[TensorSpec, ...] = interface["outputs"]
-    added = tuple(
-        TensorSpec(f"trace of {trace.kernel.sym_name.data}", "i64", trace.view.type.get_shape())  # type: ignore[attr-defined]
-        for trace in traces
-    )
+    names = (f"trace of {trace.kernel.sym_name.data}" for trace in traces)
+    added = tuple(TensorSpec(name, "i64", trace.type.get_shape()) for name, trace in zip(names, traces, strict=True))
     manifest = replace(Manifest(**interface, **made.parts()), outputs=(*own, *added))
     artifact = Artifact(manifest, made.code, placement.packed(plan), print_module(program), "{}", "{}")
     found = Module(artifact, threads=1, options=Options(cache=False))(*inputs)
