@@ -56,14 +56,14 @@ Where = Literal["interpreter", "cpu"]
 NOTHING = Moved(0, 0, 0)
 
 #: Why a program may move something else than its tree says.
-IN_REGISTERS = "in registers"  # a value that is in memory never, or not while a tile or a pass runs
+IN_REGISTERS = "in registers"  # a value that is in memory never, or not where a statement of the kernel reads it
 HIDDEN = "hidden by a mask"  # tiles that a mask hides do not run
 LAST_BLOCK = "last block"  # the last block of k goes on to what follows the sum, tile by tile, from registers
 SUMS_IN_SCRATCH = "sums in scratch"  # a result whose sums wait in other memory, from which they are copied
 WHOLE_TILES = "whole tiles"  # sums wait for an epilogue that is a loop: whole register tiles, beyond the edges too
 GUARDED = "under a condition"  # steps in which it does not hold touch nothing, and leave what was there
 FROM_DATA = "from data"  # which elements are read, a tensor says
-NO_DIMENSIONS = "no dimensions"  # the model takes all addresses between the first and the last one
+GAPS = "gaps"  # the model takes all elements between the first and the last one that a step reads
 DIFFERS = "differs"
 
 
@@ -288,14 +288,15 @@ class _Counting:
 
     def _tensor(self, name: str, model: Moved, done: Mapping[str, Moved]) -> TensorCount:
         counted, padding = done.get(name, NOTHING), done.get(name + PADDING, NOTHING)
-        return TensorCount(name, model, counted, padding, "" if counted == model else self._why(name))
+        return TensorCount(name, model, counted, padding, "" if counted == model else self._why(name, model, counted))
 
-    def _why(self, name: str) -> str:
+    def _why(self, name: str, model: Moved, counted: Moved) -> str:
         """Which known reason a difference has."""
         assert self.touched is not None, "it was counted"
         buffers = {self._name(each) for each in self.notes.buffers.values()}
         arguments = {tensor.name for tensor, _ in self.step.arguments}
-        reads = [read for each in self.problem.computes for read in each.reads() if read.tensor.name == name]
+        reads = {read for each in self.problem.computes for read in each.reads() if read.tensor.name == name}
+        less = counted.loads <= model.loads and counted.fills <= model.fills and counted.stores <= model.stores
         if name not in buffers | arguments:
             return IN_REGISTERS
         if self.products is not None:
@@ -307,14 +308,21 @@ class _Counting:
                 return LAST_BLOCK
             if self.products.last_seen is not None:
                 return HIDDEN
-        if name in self.of_rows and name not in arguments:
+        own = {each.name for each in self.step.kernel.statements}
+        if less and (name in self.of_rows or (name in own and counted.stores == model.stores)):
             return IN_REGISTERS
         if any(affine(index) is None for read in reads for index in read.indices):
             return FROM_DATA
         if any(_is_guarded(each.body, name) for each in self.problem.computes):
             return GUARDED
-        axes = [{node for node in walk(index) if isinstance(node, Axis)} for read in reads for index in read.indices]
-        return NO_DIMENSIONS if reads and reads[0].tensor.rank == 1 and any(len(each) > 1 for each in axes) else DIFFERS
+        return GAPS if len(reads) > 1 or any(_has_gaps(read) for read in reads) else DIFFERS
+
+
+def _has_gaps(read: Read) -> bool:
+    """Whether a step may read elements with others between them: by strides, or by loops that overlap in an address."""
+    forms = [form for index in read.indices if (form := affine(index)) is not None]
+    strides = any(abs(factor) > 1 for form in forms for factor in form.terms.values())
+    return strides or (read.tensor.rank == 1 and any(len(form.terms) > 1 for form in forms))
 
 
 def _is_guarded(body: Expr, tensor: str) -> bool:

@@ -58,7 +58,7 @@ def _shaped(tensor: Tensor, reads: Iterable[Read]) -> dict[Read, Read]:
             return {}
         forms[read] = form
     strides = _strides(list(forms.values()))
-    if len(strides) < 2 or len({form.constant % strides[0] for form in forms.values()}) > 1:
+    if len(strides) < 2:
         return {}
     extents = [-(-end // stride) for stride, end in zip(strides, [*strides[1:], tensor.size], strict=True)]
     indices = {read: _indices(form, strides) for read, form in forms.items()}
@@ -91,12 +91,9 @@ def _grouped(node: Expr, groups: dict[Axis, _Group]) -> Expr | None:
 
 def _strides(forms: Sequence[Affine]) -> list[int]:
     """The strides of the dimensions, innermost first: each is a multiple of the one before that no index reaches."""
-    known = sorted({factor for form in forms for factor in form.terms.values()})
-    found: list[int] = []
+    known = sorted({factor for form in forms for factor in form.terms.values()} - {1})
+    found = [1]
     for stride in known:
-        if not found:
-            found.append(stride)
-            continue
         reach = max(_reach(form, found[-1], stride) for form in forms)
         if stride % found[-1] == 0 and reach < stride // found[-1]:
             found.append(stride)

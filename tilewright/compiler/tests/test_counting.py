@@ -10,11 +10,11 @@ import pytest
 
 from tilewright.compiler import counting, tracing
 from tilewright.compiler.counting import (
+    GAPS,
     GUARDED,
     HIDDEN,
     IN_REGISTERS,
     LAST_BLOCK,
-    NO_DIMENSIONS,
     SUMS_IN_SCRATCH,
     WHOLE_TILES,
     KernelCount,
@@ -251,7 +251,32 @@ def test_sums_of_a_result_wait_in_scratch_memory() -> None:
 
 def test_reads_under_a_condition() -> None:
     found = reasons(counted(PADDED, V3))
-    assert set().union(*found.values()) <= {GUARDED, NO_DIMENSIONS}
+    assert set().union(*found.values()) <= {GUARDED, GAPS}
+
+
+APART = """
+    input A: f32[12, 40]
+    Y: f32[i:12, j:10] = A[i, j] + A[i, j + 25]
+    output Y"""
+RESULT_AND_MORE = """
+    input X: f32[14, 20]
+    input W: f32[20, 35]
+    Y: f32[i:14, j:35] += X[i, k] * W[k, j] over k:20
+    Z: f32[i:14] += Y[i, j] over j:35
+    output Y
+    output Z"""
+
+
+def test_two_reads_leave_a_gap() -> None:
+    """Of 40 columns 20 are read; the model has the 35 from the first to the last one."""
+    (only,) = counted(APART, V3)
+    (row,) = (row for row in only.levels["DRAM"] if row.tensor == "A")
+    assert (row.why, row.model.loads, row.counted.loads) == (GAPS, 12 * 35, 12 * 20)
+
+
+def test_a_result_that_is_read_again_comes_from_memory_or_registers() -> None:
+    for each in counted(RESULT_AND_MORE, V3):
+        assert each.equal
 
 
 def test_tiles_that_a_mask_hides_do_not_run() -> None:
