@@ -22,16 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.compiler.counting import (
-    GUARDED,
-    HIDDEN,
-    IN_REGISTERS,
-    SUMS_IN_SCRATCH,
-    WHOLE_TILES,
-    KernelCount,
-    Where,
-    count_plan,
-)
+from tilewright.compiler.count_reasons import GUARDED, HIDDEN, IN_REGISTERS, SUMS_IN_SCRATCH, WHOLE_TILES
+from tilewright.compiler.counting import KernelCount, Where, count_plan
 from tilewright.compiler.plan import make_plan
 from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError

@@ -19,7 +19,7 @@ COLUMNS = {
 
 def unexplained(counts: Sequence[KernelCount]) -> bool:
     """Whether a program moves something else than its tree says, and no reason is known."""
-    from tilewright.compiler.counting import DIFFERS
+    from tilewright.compiler.count_reasons import DIFFERS
 
     return any(row.why == DIFFERS for each in counts for rows in each.levels.values() for row in rows)
 

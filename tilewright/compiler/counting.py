@@ -18,6 +18,7 @@ from xdsl.ir import Operation, SSAValue
 
 from tilewright.codegen.cpu.target import described
 from tilewright.compiler.compile import import_any, plan_graph, resolve_target, thread_count
+from tilewright.compiler.count_reasons import IN_REGISTERS, Reasons
 from tilewright.compiler.plan import Plan
 from tilewright.compiler.program import Placement, sizes, steps
 from tilewright.compiler.source import Shapes
@@ -26,8 +27,8 @@ from tilewright.compiler.tracing import run_traced
 from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError
 from tilewright.expr import dtypes
-from tilewright.expr.affine import Affine, affine
-from tilewright.expr.core import Apply, Axis, Const, Expr, Read, static_shape, walk
+from tilewright.expr.affine import Affine
+from tilewright.expr.core import static_shape
 from tilewright.expr.ordered import Ordered
 from tilewright.kernel.dialect import FuncOp
 from tilewright.kernel.interpreter import Access, run_main
@@ -37,14 +38,13 @@ from tilewright.lower.numbers import numbers_as_arguments
 from tilewright.lower.steps import Step, anonymous
 from tilewright.lower.whereabouts import Notes
 from tilewright.machine.description import Cpu, Gpu
-from tilewright.operator.products_tree import products_tree
 from tilewright.options import Options
 from tilewright.runtime.loader import missing_features, same_platform
 from tilewright.tiles.dimensions import with_dimensions
+from tilewright.tiles.held_values import HeldValues, read_by_points
 from tilewright.tiles.machines import program_resources
 from tilewright.tiles.movement import movement
 from tilewright.tiles.problem import Problem, problem_of
-from tilewright.tiles.product import products_of
 from tilewright.tiles.resources import Resources
 from tilewright.tiles.topology import Unanalysable
 from tilewright.tiles.touched import PADDING, Elements, Touch, Touched
@@ -54,17 +54,6 @@ Array = np.ndarray[Any, Any]
 Where = Literal["interpreter", "cpu"]
 
 NOTHING = Moved(0, 0, 0)
-
-#: Why a program may move something else than its tree says.
-IN_REGISTERS = "in registers"  # a value that is in memory never, or not where a statement of the kernel reads it
-HIDDEN = "hidden by a mask"  # tiles that a mask hides do not run
-LAST_BLOCK = "last block"  # the last block of k goes on to what follows the sum, tile by tile, from registers
-SUMS_IN_SCRATCH = "sums in scratch"  # a result whose sums wait in other memory, from which they are copied
-WHOLE_TILES = "whole tiles"  # sums wait for an epilogue that is a loop: whole register tiles, beyond the edges too
-GUARDED = "under a condition"  # steps in which it does not hold touch nothing, and leave what was there
-FROM_DATA = "from data"  # which elements are read, a tensor says
-GAPS = "gaps"  # the model takes all elements between the first and the last one that a step reads
-DIFFERS = "differs"
 
 
 class NotCounted(CompileError):
@@ -227,14 +216,14 @@ class _Counting:
             self.touched = Touched(kernel.tree, self.problem, resources)
         except Unanalysable as error:
             self.refused = error.message
-        self.products = products_tree(kernel) if products_of(kernel) else None
-        totals = {each.work.total.name for each in self.products.products} if self.products is not None else set()
-        self.of_rows = {each.name for each in kernel.statements if each.accum is not None} - totals
-        self.values = _Values()
+            return
+        arguments = {tensor.name for tensor, _ in step.arguments}
+        self.reasons = Reasons(kernel, self.problem, arguments, set(map(self._name, notes.buffers.values())))
+        self.values = HeldValues()
         self.exist = {
             tensor.name: found
             for tensor, size in step.arguments
-            if (found := _existing(kernel.statements, tensor.name, size)) is not None
+            if (found := read_by_points(kernel, tensor.name, size)) is not None
         }
 
     def begin(self, kernel: FuncOp) -> None:
@@ -257,7 +246,7 @@ class _Counting:
         own = statement == tensor
         scratch = access.program if access.view in self.notes.buffers else None
         places = np.unique(access.elements)
-        numbers, ready = self.values.touched((access.view, scratch), places, writes, own, not statement)
+        numbers, ready = self.values.touched(access.view, scratch, places, writes, own, not statement)
         if not statement:
             return  # a sum is given its first value, which is no step of the tree
         exist = self.exist.get(tensor)
@@ -288,47 +277,7 @@ class _Counting:
 
     def _tensor(self, name: str, model: Moved, done: Mapping[str, Moved]) -> TensorCount:
         counted, padding = done.get(name, NOTHING), done.get(name + PADDING, NOTHING)
-        return TensorCount(name, model, counted, padding, "" if counted == model else self._why(name, model, counted))
-
-    def _why(self, name: str, model: Moved, counted: Moved) -> str:
-        """Which known reason a difference has."""
-        assert self.touched is not None, "it was counted"
-        buffers = {self._name(each) for each in self.notes.buffers.values()}
-        arguments = {tensor.name for tensor, _ in self.step.arguments}
-        reads = {read for each in self.problem.computes for read in each.reads() if read.tensor.name == name}
-        less = counted.loads <= model.loads and counted.fills <= model.fills and counted.stores <= model.stores
-        if name not in buffers | arguments:
-            return IN_REGISTERS
-        if self.products is not None:
-            if any(each.epilogue_loop and each.work.total.name == name for each in self.products.products):
-                return WHOLE_TILES
-            if name in buffers & arguments:
-                return SUMS_IN_SCRATCH
-            if any(each.k_block for each in self.products.products):
-                return LAST_BLOCK
-            if self.products.last_seen is not None:
-                return HIDDEN
-        own = {each.name for each in self.step.kernel.statements}
-        if less and (name in self.of_rows or (name in own and counted.stores == model.stores)):
-            return IN_REGISTERS
-        if any(affine(index) is None for read in reads for index in read.indices):
-            return FROM_DATA
-        if any(_is_guarded(each.body, name) for each in self.problem.computes):
-            return GUARDED
-        return GAPS if len(reads) > 1 or any(_has_gaps(read) for read in reads) else DIFFERS
-
-
-def _has_gaps(read: Read) -> bool:
-    """Whether a step may read elements with others between them: by strides, or by loops that overlap in an address."""
-    forms = [form for index in read.indices if (form := affine(index)) is not None]
-    strides = any(abs(factor) > 1 for form in forms for factor in form.terms.values())
-    return strides or (read.tensor.rank == 1 and any(len(form.terms) > 1 for form in forms))
-
-
-def _is_guarded(body: Expr, tensor: str) -> bool:
-    """Whether a tensor is read below a selection."""
-    chosen = [each for each in walk(body) if isinstance(each, Apply) and each.function == "select"]
-    return any(isinstance(node, Read) and node.tensor.name == tensor for each in chosen for node in walk(each))
+        return TensorCount(name, model, counted, padding, self.reasons.of(name, model, counted))
 
 
 def _level(traffic: Traffic, level: str, outside: Sequence[str]) -> dict[str, Moved]:
@@ -339,73 +288,3 @@ def _level(traffic: Traffic, level: str, outside: Sequence[str]) -> dict[str, Mo
         name: Moved(inner.get(name, NOTHING).loads, outer.get(name, NOTHING).fills, inner.get(name, NOTHING).stores)
         for name in {*inner, *outer}
     }
-
-
-class _Values:
-    """Numbers of the values that memory holds: an element that is written again holds another value.
-
-    A statement that reads its own element and then writes it goes on with the same value: it adds to a sum.
-    """
-
-    def __init__(self) -> None:
-        self.views: dict[object, tuple[int, dict[str, Array]]] = {}
-
-    def touched(self, view: object, places: Array, writes: bool, own: bool, begins: bool) -> tuple[Array, Array]:
-        """The numbers of the values at these places, after a write, and which of them are the first values of sums."""
-        number, state = self.views.setdefault(view, (len(self.views), {}))
-        size = int(places.max()) + 1
-        for name in ("version", "read", "ready"):
-            old = state.get(name)
-            if old is None or len(old) < size:
-                grown: Array = np.zeros(2 * size, np.int64 if name == "version" else np.bool_)
-                if old is not None:
-                    grown[: len(old)] = old
-                state[name] = grown
-        version, read, ready = state["version"], state["read"], state["ready"]
-        if writes:
-            version[places] += ~read[places] if own else 1
-            read[places], ready[places] = False, begins
-        elif own:
-            read[places] = True
-        return (version[places] << 40 | places) << 8 | number, ready[places]
-
-
-def _existing(statements: Sequence[Any], tensor: str, size: int) -> Array | None:
-    """Which elements of a tensor's memory some point of the loops reads; None where addresses come from data."""
-    reads = {
-        node.indices[0]
-        for statement in statements
-        for node in walk(statement.body)
-        if isinstance(node, Read) and node.indices and node.tensor.name == tensor
-    }
-    found = np.zeros(size, np.bool_)
-    for index in reads:
-        axes = list(dict.fromkeys(node for node in walk(index) if isinstance(node, Axis)))
-        grid = {
-            axis: np.arange(axis.size).reshape([-1 if n == number else 1 for n in range(len(axes))])
-            for number, axis in enumerate(axes)
-        }
-        places = _addresses(index, grid)
-        if places is None:
-            return None
-        places = np.asarray(places).reshape(-1)
-        found[places[(places >= 0) & (places < size)]] = True
-    return found if reads else None
-
-
-_ARITHMETIC = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "floordiv": np.floor_divide, "mod": np.mod,
-    "neg": np.negative, "min": np.minimum, "max": np.maximum,
-}  # fmt: skip
-
-
-def _addresses(index: Expr, grid: Mapping[Axis, Array]) -> Array | None:
-    """The values of an index at all points of a grid; None where it reads a tensor."""
-    if isinstance(index, Axis):
-        return grid[index]
-    if isinstance(index, Const):
-        return np.asarray(int(index.value))
-    if not isinstance(index, Apply) or index.function not in _ARITHMETIC:
-        return None
-    values = [_addresses(each, grid) for each in index.args]
-    return None if any(each is None for each in values) else np.asarray(_ARITHMETIC[index.function](*values))

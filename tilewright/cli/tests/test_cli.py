@@ -555,9 +555,9 @@ def test_machine_code_moves_what_the_interpreter_does(invoke: Invoke, model: str
 def test_a_count_that_differs_for_no_known_reason_is_negative(
     invoke: Invoke, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tilewright.compiler import counting
+    from tilewright.compiler import count_reasons
 
-    monkeypatch.setattr(counting, "IN_REGISTERS", counting.DIFFERS)
+    monkeypatch.setattr(count_reasons, "IN_REGISTERS", count_reasons.DIFFERS)
     command = ("run", model, "--shape", "rows=9", "--machine", "x86-64-v3", "--count")
     assert re.search(r"^L1 +z .* differs$", invoke(*command, status=1).stdout, re.MULTILINE)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tilewright.compiler import counting, tracing
-from tilewright.compiler.counting import (
+from tilewright.compiler.count_reasons import (
     GAPS,
     GUARDED,
     HIDDEN,
@@ -17,11 +17,8 @@ from tilewright.compiler.counting import (
     LAST_BLOCK,
     SUMS_IN_SCRATCH,
     WHOLE_TILES,
-    KernelCount,
-    NotCounted,
-    count,
-    count_plan,
 )
+from tilewright.compiler.counting import KernelCount, NotCounted, count, count_plan
 from tilewright.compiler.plan import Plan, make_plan
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
