@@ -1,6 +1,6 @@
 """Why a program may move something else than its tile tree says: what `counting` knows of it.
 
-A reason is given only where the kernel has what it speaks of, and where the difference has its sign.
+A reason is given only where the kernel has what it speaks of and, of registers and masks, where the program moves less.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HIDDEN = "hidden by a mask"  # tiles that a mask hides do not run
 LAST_BLOCK = "last block"  # the last block of k goes on to what follows the sum, tile by tile, from registers
 SUMS_IN_SCRATCH = "sums in scratch"  # a result whose sums wait in other memory, from which they are copied
 WHOLE_TILES = "whole tiles"  # sums wait for an epilogue that is a loop: whole register tiles, beyond the edges too
-GUARDED = "under a condition"  # steps in which it does not hold touch nothing, and leave what was there
+GUARDED = "under a condition"  # steps touch, and then hold, only elements for which it holds
 FROM_DATA = "from data"  # which elements are read, a tensor says
 GAPS = "gaps"  # the model takes all elements between the first and the last one that a step reads
 DIFFERS = "differs"
@@ -53,7 +53,7 @@ class Reasons:
         reads = {read for each in self.problem.computes for read in each.reads() if read.tensor.name == name}
         if any(affine(index) is None for read in reads for index in read.indices):
             return FROM_DATA
-        if less and any(_is_guarded(each.body, name) for each in self.problem.computes):
+        if any(_is_guarded(each.body, name) for each in self.problem.computes):
             return GUARDED
         return GAPS if len(reads) > 1 or any(_has_gaps(read) for read in reads) else DIFFERS
 

@@ -12,6 +12,7 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import CodeType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -86,10 +87,16 @@ def register(name: str, base: Intrinsic, rows: int, registers: int, body: Body, 
 
 
 def _digest(body: Callable[..., Any]) -> str:
-    """A short text that changes with the code of a function; that of its type where it has none."""
-    code = getattr(body, "__code__", None)
-    parts = [repr(body)] if code is None else [code.co_code, code.co_consts, code.co_names]
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:8]
+    """A short text that changes with the code of a function, or of a type's calls; the same in each process."""
+    function = body if isinstance(body, FunctionType) else type(body).__call__
+    return hashlib.sha256(repr(_parts(getattr(function, "__code__", None))).encode()).hexdigest()[:8]
+
+
+def _parts(code: Any) -> Any:
+    """What a code object consists of, functions inside it too; other constants as they are."""
+    if not isinstance(code, CodeType):
+        return code
+    return code.co_code, code.co_names, tuple(map(_parts, code.co_consts))
 
 
 class _Calls:

@@ -94,6 +94,8 @@ def _strides(forms: Sequence[Affine]) -> list[int]:
     known = sorted({factor for form in forms for factor in form.terms.values()} - {1})
     found = [1]
     for stride in known:
+        if any(other % stride for other in known if other > stride):
+            continue
         reach = max(_reach(form, found[-1], stride) for form in forms)
         if stride % found[-1] == 0 and reach < stride // found[-1]:
             found.append(stride)

@@ -11,6 +11,7 @@ import pytest
 import tilewright
 from tilewright.codegen.cpu import dot
 from tilewright.codegen.values import intrinsic, lanes_of, splat
+from tilewright.compiler import micro_kernels
 from tilewright.compiler.micro_kernels import WrongMicroKernel, register
 from tilewright.errors import CompileError, InvalidIntrinsic
 from tilewright.expr.graph import Graph, GraphBuilder
@@ -119,6 +120,17 @@ def test_the_program_has_all_that_code_generation_needs() -> None:
     assert with_it == module.artifact.code
     dot.BODIES.clear()
     assert generate(parse_module(module.artifact.program)).code
+
+
+def test_names_are_the_same_in_each_process() -> None:
+    """Constants of a body may be functions, whose text has an address."""
+    source = "def body(at, a, b, c):\n    return [[(lambda x: x)(each) for each in row] for row in c]\n"
+    found = []
+    for _ in range(2):
+        space: dict[str, Any] = {}
+        exec(source, space)
+        found.append(micro_kernels._digest(space["body"]))
+    assert found[0] == found[1]
 
 
 def test_a_changed_body_is_another_emitter() -> None:

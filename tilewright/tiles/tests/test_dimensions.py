@@ -33,6 +33,7 @@ def shaped(size: int, *indices: Expr) -> list[tuple[tuple[int, ...], list[str]]]
         (90, C * 30 + H * 6 + 2, (3, 5, 6), ["c", "h", "2_i64"]),  # a column of it
         (16 * 32, K // 4 * 128 + W * 4 + K % 4, (16, 32), ["k", "w"]),  # groups of four
         (17, H + R + 10, (17,), ["h + r + 10"]),  # one dimension is one
+        (36, C * 10 + R * 3 + S, (4, 10), ["c", "r * 3 + s"]),  # parts of a row that are no whole number of them
     ],
 )
 def test_loops_whose_strides_do_not_overlap_are_dimensions(
