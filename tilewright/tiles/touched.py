@@ -89,6 +89,7 @@ class Touched:
 
     def touch(self, touch: Touch) -> None:
         """Raises WrongStep where two programs are in one step of the grid."""
+        assert touch.op in self.topology.places, f"{touch.op} is no leaf of the tree"
         leaf = self.topology.places[touch.op]
         steps = self._steps(leaf, touch)
         pipe = next((leaf[:n] for n in range(len(leaf)) if self._is_pipe(leaf[:n])), None)
