@@ -53,7 +53,7 @@ EPILOG = """\
 \b
 example: tilewright run model.twm --inputs in.npz -o out.npz
          tilewright run model.onnx --shape x=1,3,224,224 --check
-         tilewright run model.onnx --shape x=1,3,8,8 --count
+         tilewright run chain.onnx --fuse always --count
          tilewright run model.onnx --machine nvidia-h200-sxm --device emulator
 exit status: 0 ran, 1 --check found a difference that is too large, or
              --count one for which there is no known reason,
