@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,9 @@ from tilewright.compiler.micro_kernels import WrongMicroKernel, register
 from tilewright.errors import CompileError, InvalidIntrinsic
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import linalg
+from tilewright.intrinsics.composite import outer
 from tilewright.intrinsics.intrinsic import Intrinsic
+from tilewright.intrinsics.portable import multiply_add
 from tilewright.intrinsics.registry import catalogue, standard
 from tilewright.kernel.text import parse_module, print_module
 from tilewright.machine import host
@@ -241,3 +245,18 @@ def test_names_and_bases() -> None:
     mute = next(each for each in standard() if not each.emitter)
     with pytest.raises(InvalidIntrinsic, match="is not emitted"):
         register("pairs", mute, ROWS, REGISTERS, pairs)
+
+
+def test_the_cache_tells_records_of_one_name_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is emitted for a record follows from its fields, which decisions of a plan do not show."""
+    added = dot.Product(
+        1, dot.PRODUCTS["fma"].broadcast, dot.PRODUCTS["fma"].ready, lambda at, a, b, c: at.builder.fadd(b, c)
+    )
+    monkeypatch.setitem(dot.PRODUCTS, "adds only", added)
+    codes = []
+    for emitter in ("fma", "adds only"):
+        record = replace(multiply_add(LANES, "f32", "f32", "f32", family="mine"), emitter=emitter, llvm="")
+        registry = standard().add(outer(record, ROWS, REGISTERS), record)
+        options = Options(intrinsics=registry, cache=True, cache_dir=tmp_path)
+        codes.append(tilewright.compile(product(8, 2 * LANES), threads=1, options=options).artifact.code)
+    assert codes[0] != codes[1]
