@@ -27,7 +27,8 @@ from tilewright.runtime import calibrate
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-NEEDS = {"onnx.md": "onnx", "accelerators.md": "onnx", "walk.md": "onnx", "torch.md": "torch", "triton.md": "triton"}
+NEEDS = dict.fromkeys(("onnx.md", "count.md", "accelerators.md", "walk.md"), "onnx")
+NEEDS |= {"torch.md": "torch", "triton.md": "triton"}
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)[^)]*\)")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +15,7 @@ from tilewright.cli.arguments import (
     AsJson,
     Device,
     Disable,
+    Fuse,
     Machine,
     ModelFile,
     NoCache,
@@ -22,14 +25,17 @@ from tilewright.cli.arguments import (
     is_stored,
     options_of,
     refuse,
+    refuse_for_stored,
     shapes_of,
 )
 from tilewright.cli.arrays import Array, write_npz
 from tilewright.cli.console import NEGATIVE, progress, show_json
+from tilewright.cli.counts import counts_record, show_counts, unexplained
 from tilewright.cli.models import (
     as_tuple,
     import_graph,
     open_module,
+    plan_model,
     random_arrays,
     read_arrays,
     read_artifact,
@@ -37,16 +43,20 @@ from tilewright.cli.models import (
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
 from tilewright.files import require_writable
+from tilewright.options import Options
 
 if TYPE_CHECKING:
-    from tilewright.runtime.module import Module
+    from tilewright.compiler.counting import KernelCount
+    from tilewright.runtime.manifest import Manifest, TensorSpec
 
 EPILOG = """\
 \b
 example: tilewright run model.twm --inputs in.npz -o out.npz
          tilewright run model.onnx --shape x=1,3,224,224 --check
+         tilewright run chain.onnx --fuse always --count
          tilewright run model.onnx --machine nvidia-h200-sxm --device emulator
-exit status: 0 ran, 1 --check found a difference that is too large,
+exit status: 0 ran, 1 --check found a difference that is too large, or
+             --count one for which there is no known reason,
              2 bad usage or input,
              3 this machine cannot run the file, or a package is missing
 """
@@ -54,6 +64,14 @@ exit status: 0 ran, 1 --check found a difference that is too large,
 # Largest error allowed, relative to the largest magnitude of an output: what sums of some thousand rounded terms stay
 # below. Half-precision models round every intermediate tensor, to 2^-11 or 2^-8 of its size.
 TOLERANCE = {"f64": 1e-10, "f32": 1e-4, "f16": 2.0**-7, "bf16": 2.0**-4}
+
+
+class Place(StrEnum):
+    """The values of `--count-on`."""
+
+    INTERPRETER = "interpreter"
+    CPU = "cpu"
+
 
 Inputs = Annotated[
     Path | None, typer.Option("--inputs", metavar="FILE", help="an .npz with the inputs by name (default: random)")
@@ -65,10 +83,37 @@ SeedOfInputs = Annotated[
     int | None, typer.Option("--seed", metavar="N", min=0, help="same seed, same random inputs (default: 0)")
 ]
 Check = Annotated[bool, typer.Option("--check", help="compare with the NumPy reference, computed in float64")]
+Count = Annotated[
+    bool,
+    typer.Option(
+        "--count",
+        help="count from the addresses that each kernel touches what it moves between memory levels, beside what its "
+        "tile tree says",
+    ),
+]
+CountOn = Annotated[
+    Place,
+    typer.Option(
+        "--count-on",
+        help="what runs counted kernels: the interpreter, or machine code, on one thread, that writes down what it "
+        "touches",
+    ),
+]
 Tolerance = Annotated[
     float | None,
     typer.Option("--tolerance", metavar="X", min=0, help="error that --check allows, of the largest output value"),
 ]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One run of a model: by its machine code, or with counts by the interpreter."""
+
+    manifest: Manifest
+    threads: int
+    device: str
+    results: tuple[Array, ...]
+    counts: tuple[KernelCount, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,6 +135,8 @@ def run(
     inputs: Inputs = None,
     output: Outputs = None,
     check: Check = False,
+    count: Count = False,
+    count_on: CountOn = Place.INTERPRETER,
     tolerance: Tolerance = None,
     seed: SeedOfInputs = None,
     machine: Machine = "host",
@@ -97,6 +144,7 @@ def run(
     threads: Threads = None,
     shape: Shapes = None,
     disable: Disable = None,
+    fuse: Fuse = "auto",
     rebuild: Rebuild = False,
     no_cache: NoCache = False,
     as_json: AsJson = False,
@@ -104,35 +152,72 @@ def run(
     """Run a model once: a .twm as it was compiled, an .onnx compiled now.
 
     Random inputs are normal floats, bytes of any value, and 0 or 1 for wider integers. A .twm runs its machine code:
-    only run files that you trust. Code for a GPU runs in the emulator where there is none: slow, small shapes only.
+    only run files that you trust. Code for a GPU runs in the emulator where there is none: slow, small shapes only. So
+    does --count, which is for programs for CPUs.
     """
     require_writable(output, "-o")
     given = seed is not None and inputs is not None
     refuse({"--seed": given}, f"{seed}, but the inputs are not random: {inputs}", "leave out --inputs")
     refuse({"--tolerance": tolerance is not None and not check}, f"{tolerance}, but nothing is compared", "add --check")
-    shapes, options = shapes_of(shape), options_of(disable, no_cache)
-    module = open_module(model, shapes, machine, threads, options, rebuild=rebuild, device=device, no_cache=no_cache)
-    specs = module.manifest.inputs
-    arrays = read_arrays(inputs, specs) if inputs else random_arrays(specs, seed or 0)
-    results = as_tuple(module(*arrays))
-    names = [spec.name for spec in module.manifest.outputs]
-    if output:
-        write_npz(output, dict(zip(names, results, strict=True)))
-    differences = _differences(model, shapes, module, arrays, results, tolerance) if check else []
-    if as_json:
-        show_json(_record(module, results, differences))
+    elsewhere = count_on is not Place.INTERPRETER
+    refuse({"--count-on": elsewhere and not count}, f"{count_on.value}, but nothing is counted", "add --count")
+    shapes, options = shapes_of(shape), options_of(disable, no_cache, fuse=fuse)
+    if is_stored(model):
+        refuse_for_stored(model, {"--count": count, "--fuse": fuse != "auto" and not rebuild})
+
+    def given_to(specs: Sequence[TensorSpec]) -> list[Array]:
+        return read_arrays(inputs, specs) if inputs else random_arrays(specs, seed or 0)
+
+    if count:
+        about = "programs for CPUs are counted, made anew from a model file"
+        refuse({"--device": device is not None, "--rebuild": rebuild, "--no-cache": no_cache}, about, "leave it out")
+        ran, arrays = _counted(model, shapes, machine, threads, options, given_to, count_on)
     else:
-        _show(module, results, differences)
-    if not all(difference.ok for difference in differences):
+        module = open_module(
+            model, shapes, machine, threads, options, rebuild=rebuild, device=device, no_cache=no_cache
+        )
+        arrays = given_to(module.manifest.inputs)
+        ran = Ran(module.manifest, module.threads, module.device, as_tuple(module(*arrays)))
+    names = [spec.name for spec in ran.manifest.outputs]
+    if output:
+        write_npz(output, dict(zip(names, ran.results, strict=True)))
+    differences = _differences(model, shapes, ran, arrays, tolerance) if check else []
+    if as_json:
+        show_json(_record(ran, differences, counted=count))
+    else:
+        _show(ran, differences)
+        show_counts(ran.counts)
+    if not all(difference.ok for difference in differences) or unexplained(ran.counts):
         raise typer.Exit(NEGATIVE)
+
+
+def _counted(
+    model: Path,
+    shapes: dict[str, tuple[int, ...]],
+    machine: str,
+    threads: int | None,
+    options: Options,
+    given_to: Callable[[Sequence[TensorSpec]], list[Array]],
+    on: Place,
+) -> tuple[Ran, list[Array]]:
+    """A run of the plan of a model with counts, and its inputs."""
+    from tilewright.compiler.compile import thread_count
+    from tilewright.compiler.counting import count_plan
+    from tilewright.compiler.program import planned_manifest
+
+    plan, target = plan_model(model, shapes, machine, threads, options)
+    manifest = planned_manifest(plan, target)
+    arrays = given_to(manifest.inputs)
+    with progress("counting"):
+        results, counts = count_plan(plan, target, arrays, on.value)
+    return Ran(manifest, thread_count(threads), on.value, tuple(results), tuple(counts)), arrays
 
 
 def _differences(
     model: Path,
     shapes: dict[str, tuple[int, ...]],
-    module: Module,
+    ran: Ran,
     arrays: list[Array],
-    results: tuple[Array, ...],
     tolerance: float | None,
 ) -> list[Difference]:
     from tilewright.compiler.stored import stored_graph
@@ -143,7 +228,7 @@ def _differences(
         expected = evaluate(graph, arrays, precise=True, wide=True)
     return [
         difference(spec.name, result, exact, TOLERANCE.get(spec.dtype, 0.0) if tolerance is None else tolerance)
-        for spec, result, exact in zip(module.manifest.outputs, results, expected, strict=True)
+        for spec, result, exact in zip(ran.manifest.outputs, ran.results, expected, strict=True)
     ]
 
 
@@ -165,20 +250,22 @@ def difference(output: str, result: Array, exact: Array, allowed: float) -> Diff
     return Difference(output, largest, relative, allowed)
 
 
-def _record(module: Module, results: tuple[Array, ...], differences: list[Difference]) -> dict[str, Any]:
+def _record(ran: Ran, differences: list[Difference], *, counted: bool) -> dict[str, Any]:
     outputs = [
         {"name": spec.name, "dtype": spec.dtype, "shape": spec.shape, **_range(result)}
-        for spec, result in zip(module.manifest.outputs, results, strict=True)
+        for spec, result in zip(ran.manifest.outputs, ran.results, strict=True)
     ]
-    found: dict[str, Any] = {"model": module.manifest.name, "threads": module.threads, "device": module.device}
+    found: dict[str, Any] = {"model": ran.manifest.name, "threads": ran.threads, "device": ran.device}
     found["outputs"] = outputs
+    if counted:
+        found["counts"] = counts_record(ran.counts)
     if differences:
         found["check"] = [{**asdict(each), "ok": each.ok} for each in differences]
     return found
 
 
-def _show(module: Module, results: tuple[Array, ...], differences: list[Difference]) -> None:
-    for spec, result in zip(module.manifest.outputs, results, strict=True):
+def _show(ran: Ran, differences: list[Difference]) -> None:
+    for spec, result in zip(ran.manifest.outputs, ran.results, strict=True):
         values = _range(result)
         span = f"from {values['smallest']:.6g} to {values['largest']:.6g}" if values else "no elements"
         print(f"{spec.name}: {spec}, {span}")

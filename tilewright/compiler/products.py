@@ -154,7 +154,22 @@ class ProductPlan:
             "epilogue_loop": in_loop,
         }
         plan.products[self.node.name] = {"kernel": name, **running.to_json(), "schedule": chosen}
+        self._note_body(work, tile)
         self._bring_back()
+
+    def _note_body(self, work: Product, tile: Mapping[str, int]) -> None:
+        """Add to the plan that a registered body computes whole register tiles, where one does."""
+        known = self.planning.options.intrinsics
+        if known is None:
+            return
+        from tilewright.codegen.cpu.dot import with_body
+
+        rows, columns = prod(tile.get(axis.name, 1) for axis in work.rows), tile[work.columns.name]
+        kernel = with_body(known, work.mapping.intrinsic, rows, columns)
+        if kernel is not None:
+            reason = f"{rows} rows by {columns} columns, whole register tiles of {self.node.name}"
+            decision = Decision(f"micro-kernel of {self.node.name}", f"the registered body of {kernel.name}", reason)
+            self.planning.plan.decisions.append(replace(decision, runner_up="the body that the mapping makes"))
 
     def _take_producers(self) -> None:
         """Note which maps packing computes; other maps that were left for it get kernels."""

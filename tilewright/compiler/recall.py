@@ -92,6 +92,7 @@ def code_key(plan: Plan, machine: Cpu | Gpu, threads: int, options: Options, nam
             "threads": str(threads),
             "outputs": repr(names),
             "options": repr((options.disable, options.input_precision, options.mma, options.cluster)),
+            "intrinsics": "" if options.intrinsics is None else repr(list(options.intrinsics)),
             "search": json.dumps([each["search"] for each in plan.products.values() if "search" in each]),
             "compiler": compiler_digest(),
         }

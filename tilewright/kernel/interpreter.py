@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import MemRefType, ModuleOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
 from tilewright.kernel.arrays import WHOLE, scanned
 from tilewright.kernel.bulk_stores import HANDLERS as BULK_STORES
@@ -58,6 +59,31 @@ from tilewright.layouts.shared import Padded
 from tilewright.layouts.text import parse
 
 
+@dataclass(frozen=True)
+class Access:
+    """One run of an operation that reads or writes memory, in program `program` of a launch.
+
+    `elements` are the numbers of those that it touches in its view; `value` gives the number that a value is now.
+    """
+
+    op: Operation
+    view: SSAValue
+    kind: str  # `views.READ` or `WRITE`
+    program: int
+    elements: Array
+    value: Callable[[SSAValue], int]
+
+
+class Observer(Protocol):
+    """Who is told what kernels in tile form touch, as they run."""
+
+    def launch(self, kernel: FuncOp) -> None:
+        """The programs of a kernel run now."""
+
+    def access(self, access: Access) -> None:
+        """A program touches memory."""
+
+
 def run_kernel(
     module: ModuleOp,
     name: str,
@@ -91,10 +117,12 @@ def run_main(
     seed: int | None = None,
     races: bool = False,
     order: Order = "together",
+    observer: Observer | None = None,
 ) -> None:
     """Run the host sequence: flat arrays of the inputs, of the outputs (written), and the bytes of the constants.
 
-    Arena and outputs hold nothing at first; every element of an output that has a buffer must be written.
+    Arena and outputs hold nothing at first; every element of an output that has a buffer must be written. An
+    `observer` is told what kernels in tile form touch.
     """
     main = next((op for op in module.body.ops if isinstance(op, MainOp)), None)
     if main is None:
@@ -122,7 +150,7 @@ def run_main(
                 kernel = _kernel(module, op.kernel.root_reference.data)
                 given = [views[each] if each in views else numbers[each] for each in op.arguments]
                 _refuse_overlap(kernel, given)
-                _launch(kernel, given, seed, races, order)
+                _launch(kernel, given, seed, races, order, observer)
 
     run(main.body.block)
     memory.check_outputs()
@@ -207,9 +235,10 @@ class _Program:
         number: int,
         rank: int,
         accesses: dict[Operation, _Access],
+        observer: Observer | None,
     ) -> None:
         self.kernel, self.coordinates, self.number, self.rank = kernel, coordinates, number, rank
-        self.accesses = accesses
+        self.accesses, self.observer = accesses, observer
         self.values: dict[SSAValue, Array] = {}
         self.views: dict[SSAValue, View] = {}
 
@@ -258,6 +287,7 @@ class _Program:
             if empty.any():
                 self.fail(op, f"reads element {chosen[empty][0]}, which nothing has written")
         self.check_race(op, view, READ, chosen)
+        self.observe(op, READ, chosen)
         result = np.zeros(np.shape(places), view.array.dtype)
         result[active] = view.array[chosen]
         return result
@@ -270,9 +300,14 @@ class _Program:
         if has_repeats(chosen):
             self.fail(op, "two elements of one store have the same place")
         self.check_race(op, view, WRITE, chosen)
+        self.observe(op, WRITE, chosen)
         if view.written is not None:
             view.written[chosen] = True
         view.array[chosen] = value[active]
+
+    def observe(self, op: Operation, kind: str, chosen: Array) -> None:
+        if self.observer is not None and isinstance(op, LoadOp | StoreOp | GatherOp):
+            self.observer.access(Access(op, op.view, kind, self.number, chosen, self.scalar))
 
     def check_race(self, op: Operation, view: View, kind: str, chosen: Array) -> None:
         clash = view.touches.clash(kind, chosen, self.number + 2, 1) if view.touches is not None else None
@@ -413,7 +448,14 @@ _HANDLERS: dict[type[Operation], Callable[[_Program, Any], None]] = {
 # Launches -------------------------------------------------------------------------------------------------------------
 
 
-def _launch(kernel: FuncOp, given: Sequence[View | Array], seed: int | None, races: bool, order: Order) -> None:
+def _launch(
+    kernel: FuncOp,
+    given: Sequence[View | Array],
+    seed: int | None,
+    races: bool,
+    order: Order,
+    observer: Observer | None = None,
+) -> None:
     views = [each for each in given if isinstance(each, View)]
     for view in views:
         view.touches = Touches(len(view.array)) if races else None
@@ -421,12 +463,14 @@ def _launch(kernel: FuncOp, given: Sequence[View | Array], seed: int | None, rac
     if kernel.block:
         run_blocks(kernel, views, [int(number) for number in numbers], order, seed or 0)
         return
+    if observer is not None:
+        observer.launch(kernel)
     block = kernel.body.block
     accesses: dict[Operation, _Access] = {}
     for number in numbers:
         coordinates = [int(x) for x in np.unravel_index(int(number), kernel.extents)] if kernel.extents else []
         for rank in range(kernel.blocks):
-            program = _Program(kernel, coordinates, int(number) * kernel.blocks + rank, rank, accesses)
+            program = _Program(kernel, coordinates, int(number) * kernel.blocks + rank, rank, accesses, observer)
             for argument, each in zip(block.args, given, strict=True):
                 if isinstance(each, View):
                     program.views[argument] = each

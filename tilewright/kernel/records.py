@@ -28,7 +28,8 @@ FMA: Final = "fma"  # what `tile.dot` calls multiply-adds of a thread, which are
 def carry(module: ModuleOp, registry: Registry | None, catalogue: Registry | None = None) -> None:
     """Put the records of `registry` that products of a module name into the module, where the catalogue lacks them.
 
-    A record comes with the one that realises it. Aliases stay behind: programs use names. `registry` None is the
+    A record comes with the one that realises it, and with micro-kernels that are made of it and have another emitter,
+    a body of their own. Aliases stay behind: programs use names. `registry` None is the
     catalogue itself; `catalogue` None is that of all targets.
     """
     if registry is None:
@@ -44,6 +45,7 @@ def carry(module: ModuleOp, registry: Registry | None, catalogue: Registry | Non
         if name in registry and name not in found:
             record = found[name] = registry.find(name)
             names += [record.realised_by] if record.realised_by else []
+            found |= {each.name: each for each in registry.made_of(name) if each.emitter != record.emitter}
     own = [record for name, record in found.items() if name not in known or known.find(name) != record]
     if own:
         module.attributes[RECORDS] = StringAttr(to_text(replace(record, aliases=()) for record in own))

@@ -14,9 +14,10 @@ from xdsl.rewriter import InsertPoint
 
 from tilewright.expr import dtypes
 from tilewright.expr.affine import Affine
-from tilewright.expr.core import Axis
+from tilewright.expr.core import Axis, Expr
 from tilewright.kernel import dialect as tile
 from tilewright.kernel.integers import binary, index_constant
+from tilewright.lower.whereabouts import Notes, Whereabouts
 
 _ELEMENTS: dict[str, Attribute] = {
     "bool": builtin.i1,
@@ -36,16 +37,39 @@ def storage_type(dtype: dtypes.DType) -> Attribute:
     return builtin.i8 if dtype == "bool" else _ELEMENTS[dtype]
 
 
-class KernelBuilder:
-    """Inserts operations at the end of a block that moves into loops and branches."""
+_ACCESSES = (tile.LoadOp, tile.StoreOp, tile.GatherOp)
 
-    def __init__(self, block: Block) -> None:
+
+class KernelBuilder:
+    """Inserts operations at the end of a block that moves into loops and branches.
+
+    With `notes`, it notes where loads and stores stand.
+    """
+
+    def __init__(self, block: Block, notes: Notes | None = None) -> None:
         self._builder = Builder(InsertPoint.at_end(block))
         self._indices: list[dict[int, SSAValue]] = [{}]
+        self._notes, self._here = notes, Whereabouts("", {}, {})
 
     def insert(self, op: Operation) -> SSAValue:
         self._builder.insert(op)
+        if self._notes is not None and isinstance(op, _ACCESSES):
+            self._notes.accesses[op] = self._here
         return op.results[0] if op.results else None  # type: ignore[return-value]
+
+    @contextmanager
+    def at(self, statement: str, places: Mapping[Axis, Expr], counters: Mapping[Axis, SSAValue]) -> Iterator[None]:
+        """What is inserted meanwhile computes `statement`, at these places of its loops (`Whereabouts`)."""
+        outer, self._here = self._here, Whereabouts(statement, places, counters)
+        yield
+        self._here = outer
+
+    def alloc(self, name: str, dtype: dtypes.DType, size: int) -> SSAValue:
+        """Scratch memory for elements of the value `name`."""
+        view = self.insert(tile.AllocOp(view_type(dtype, size)))
+        if self._notes is not None:
+            self._notes.buffers[view] = name
+        return view
 
     def index(self, value: int) -> SSAValue:
         """An index constant, made once per block nest."""

@@ -17,7 +17,6 @@ from tilewright.expr.dtypes import INDEX
 from tilewright.expr.rewrite import substitute
 from tilewright.kernel import dialect as tile
 from tilewright.lower.body import BodyEmitter
-from tilewright.lower.builder import view_type
 from tilewright.lower.loops import Point, Tiler
 from tilewright.lower.output_tile import OutputTile
 from tilewright.tiles.loops import SpatialLoop
@@ -32,9 +31,10 @@ def finish_in_loop(at: OutputTile, total: SSAValue, lanes: int) -> None:
     place: Expr = Const(0, INDEX)
     for axis in dims:
         place = place * axis.size + axis
-    sums = builder.insert(tile.AllocOp(view_type(at.dtype, prod(at.point.extents))))
+    sums = builder.alloc(at.work.total.name, at.dtype, prod(at.point.extents))
     whole = BodyEmitter(builder, {}, {}, _positions(dims), at.point.extents)
-    whole.store(at.shaped(total), sums, place, at.dtype)
+    with at.of(at.work.total.name):
+        whole.store(at.shaped(total), sums, place, at.dtype)
     builder.insert(tile.EmptyRegistersOp())
 
     def vector(inner: Point) -> None:
@@ -43,7 +43,8 @@ def finish_in_loop(at: OutputTile, total: SSAValue, lanes: int) -> None:
         emitter = BodyEmitter(builder, at.memory, *places, point.bounds, branches=at.branches)
         form = affine(substitute(place, inner.replaced))
         assert form is not None, "places in a tile are affine"
-        read = BodyEmitter(builder, {}, *places).load_at(sums, builder.affine(form, point.counters), form, at.dtype)
+        with at.of(at.work.output.name):
+            read = BodyEmitter(builder, {}, *places).load_at(sums, builder.affine(form, point.counters), form, at.dtype)
         at.finish_at(point, emitter, read)
 
     *rows, columns = dims

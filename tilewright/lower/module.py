@@ -22,6 +22,7 @@ from tilewright.lower.nest import lower_nest
 from tilewright.lower.ordered import lower_ordered
 from tilewright.lower.product import lower_product
 from tilewright.lower.steps import Moving, Place, Repeated, Step, anonymous
+from tilewright.lower.whereabouts import Notes
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.legality import check
 from tilewright.tiles.parts import on_blocks
@@ -38,14 +39,15 @@ def build_module(
     constants_bytes: int,
     target: DictionaryAttr,
     resources: Resources,
+    notes: dict[str, tuple[Step, Notes]] | None = None,
 ) -> tuple[ModuleOp, list[str]]:
     """The tile program and the kernel of every launch. Kernels that came out equal are emitted once.
 
     `sizes` has the elements that tensors take in memory, for those that parts of which move with a loop; `resources`
-    what one program may place at each level.
+    what one program may place at each level. `notes` is given what each kernel of a CPU is made of, by its name.
     """
     main = tile.MainOp(arena_bytes, constants_bytes)
-    building = _Building(main, places, sizes, resources)
+    building = _Building(main, places, sizes, resources, notes)
     building.add(steps, _Scope(main.body.block, {}))
     return ModuleOp([*building.functions, main], {"tile.target": target}), building.launched
 
@@ -65,9 +67,9 @@ class _Building:
 
     def __init__(
         self, main: tile.MainOp, places: Mapping[str, Place], sizes: Mapping[str, tuple[Tensor, int]],
-        resources: Resources,
+        resources: Resources, notes: dict[str, tuple[Step, Notes]] | None,
     ) -> None:  # fmt: skip
-        self.main, self.places, self.sizes, self.resources = main, places, sizes, resources
+        self.main, self.places, self.sizes, self.resources, self.notes = main, places, sizes, resources, notes
         self.functions: list[tile.FuncOp] = []
         self.launched: list[str] = []
         self._known: dict[str, str] = {}
@@ -93,7 +95,10 @@ class _Building:
         key = nameless.key
         if key not in self._known:
             self._known[key] = _unique(step.name, self._names)
-            self.functions.append(lower_kernel(nameless, self._known[key], self.resources))
+            notes = None if self.notes is None else Notes()
+            self.functions.append(lower_kernel(nameless, self._known[key], self.resources, notes))
+            if self.notes is not None and notes is not None:
+                self.notes[self._known[key]] = step, notes
         return self._known[key]
 
     def _number(self, number: Const) -> SSAValue:
@@ -134,8 +139,11 @@ class _Building:
         return first.result
 
 
-def lower_kernel(step: Step, name: str, resources: Resources) -> tile.FuncOp:
-    """The tile program of the kernel of one launch. Raises IllegalTree where a rule forbids its tree."""
+def lower_kernel(step: Step, name: str, resources: Resources, notes: Notes | None = None) -> tile.FuncOp:
+    """The tile program of the kernel of one launch. Raises IllegalTree where a rule forbids its tree.
+
+    `notes` is given where the accesses of products and of rows on a CPU stand.
+    """
     check(step.kernel.tree, problem_of(step.kernel), imperfect=True, resources=resources)
     products = products_of(step.kernel)
     if isinstance(step.kernel.statements[-1].accum, Ordered):
@@ -143,9 +151,9 @@ def lower_kernel(step: Step, name: str, resources: Resources) -> tile.FuncOp:
     elif on_blocks(step.kernel.tree):
         func = _on_blocks(len(products))(name, step.kernel, step.arguments)
     elif products:
-        func = lower_product(name, step.kernel, step.arguments, step.parameters)
+        func = lower_product(name, step.kernel, step.arguments, step.parameters, notes)
     else:
-        func = lower_nest(name, step.kernel, step.arguments, step.parameters)
+        func = lower_nest(name, step.kernel, step.arguments, step.parameters, notes)
     func.properties["cost"] = DictionaryAttr(
         {"flops": IntegerAttr(step.flops, 64), "bytes": IntegerAttr(step.bytes, 64)}
     )

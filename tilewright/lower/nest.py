@@ -17,16 +17,21 @@ from tilewright.lower.passes import Passes, Scratch
 from tilewright.lower.row_pipeline import RowPipeline
 from tilewright.lower.row_tree import RowTree
 from tilewright.lower.steps import Parameter
+from tilewright.lower.whereabouts import Notes
 from tilewright.tiles.kernel import Kernel
 
 
 def lower_nest(
-    name: str, kernel: Kernel, views: Sequence[tuple[Tensor, int]], parameters: Sequence[Parameter] = ()
+    name: str,
+    kernel: Kernel,
+    views: Sequence[tuple[Tensor, int]],
+    parameters: Sequence[Parameter] = (),
+    notes: Notes | None = None,
 ) -> tile.FuncOp:
     """The kernel of a nest. Its arguments are `views`, tensors with the elements of their storage, and then numbers."""
     tree = RowTree(kernel)
     func = tile.FuncOp(name, argument_types(views, parameters), grid_of(tree.grid))
-    builder = KernelBuilder(func.body.block)
+    builder = KernelBuilder(func.body.block, notes)
     names = [*(tensor.name for tensor, _ in views), *(parameter.name for parameter in parameters)]
     memory = dict(zip(names, func.body.block.args, strict=True))
     if tree.pipelined:

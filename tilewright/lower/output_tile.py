@@ -6,6 +6,7 @@ Tiles of registers on a CPU and tiles of blocks on a GPU are both this; they dif
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from math import prod
 
@@ -71,6 +72,15 @@ class OutputTile:
         assert form is not None, f"operand address {index} is not affine in the tile"
         return form
 
+    def of(
+        self, statement: str, where: Mapping[Axis, Expr] | None = None, counters: Mapping[Axis, SSAValue] | None = None
+    ) -> AbstractContextManager[None]:
+        """What is inserted meanwhile computes a statement at this tile, and at these places of other loops."""
+        blocks = self.point.blocks.items()
+        begins: dict[Axis, Expr] = {axis: block.counter * block.loop.quantum for axis, block in blocks}
+        places = {**begins, **self.point.replaced, **(where or {})}
+        return self.builder.at(statement, places, {**self.point.counters, **(counters or {})})
+
     def finish(self, total: SSAValue) -> None:
         """Epilogue on the tile in its own shape, and the store."""
         self.finish_at(self.point, self.emitter(), self.shaped(total))
@@ -82,9 +92,10 @@ class OutputTile:
 
         The epilogue may read `values` of the kernel besides.
         """
-        value = self.epilogue_at(point, emitter, sums, values)
-        view = self.memory[self.work.output.name]
-        emitter.store(value, view, substitute(self.work.index, point.replaced), self.work.output.dtype)
+        with self.of(self.work.output.name):
+            value = self.epilogue_at(point, emitter, sums, values)
+            view = self.memory[self.work.output.name]
+            emitter.store(value, view, substitute(self.work.index, point.replaced), self.work.output.dtype)
 
     def epilogue_at(
         self, point: Point, emitter: BodyEmitter, sums: Value, values: Mapping[str, Value] | None = None

@@ -7,6 +7,7 @@ scratch where they are costly, recomputed where they are cheap.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from math import prod
 
@@ -21,7 +22,7 @@ from tilewright.expr.dtypes import INDEX
 from tilewright.expr.rewrite import substitute, transform
 from tilewright.kernel import dialect as tile
 from tilewright.lower.body import FUNCTIONS, BodyEmitter, Provider, Value, combine, computed_in, providing
-from tilewright.lower.builder import KernelBuilder, view_type
+from tilewright.lower.builder import KernelBuilder
 from tilewright.lower.loops import Block, Point, TileAxis
 from tilewright.lower.row_tree import Pass, RowTree
 from tilewright.lower.running import Lanes, Running, farthest
@@ -72,7 +73,7 @@ class Scratch:
             self.slot_extent += max(each.step_points for each in tree.passes)  # the last step may hold fewer points
         for name in tree.buffers:
             dtype = computed_in(tree.statements[name].tensor.dtype)
-            self.views[name] = builder.insert(tile.AllocOp(view_type(dtype, self.slot_extent * self.slots)))
+            self.views[name] = builder.alloc(name, dtype, self.slot_extent * self.slots)
 
     def index(self) -> Expr:
         """The linear address of an inner point in a row buffer (elements of the outer tile follow each other)."""
@@ -112,10 +113,22 @@ class Passes:
             if statement.accum is not None:
                 dtype = computed_in(statement.tensor.dtype)
                 start = 0.0 if statement.follows is not None else farthest(str(statement.accum), dtype)
-                self._store(statement, Value(self.builder.number(start, dtype), dtype))
+                self._store(statement, Value(self.builder.number(start, dtype), dtype), begins=True)
 
     def run_pass(self, each: Pass) -> None:
         """One child of the scope of passes: a walk over the inner loops, or a value of this outer point."""
+        with self.at(each.statement.name):
+            self._run_pass(each)
+
+    def at(
+        self, statement: str, where: Mapping[Axis, Expr] | None = None, counters: Mapping[Axis, SSAValue] | None = None
+    ) -> AbstractContextManager[None]:
+        """What is inserted meanwhile computes a statement at this outer point, and at these places of inner loops."""
+        inner, loops = where or {}, {**self.point.counters, **(counters or {})}
+        outer = {axis: substitute(place, inner) for axis, place in self.point.replaced.items()}
+        return self.builder.at(statement, {**inner, **outer}, loops)
+
+    def _run_pass(self, each: Pass) -> None:
         statement = each.statement
         name = statement.name
         if name in self.tree.covering:
@@ -134,11 +147,12 @@ class Passes:
             if done.address is not None:
                 self._store(done, self.kept[done.name], each.streams)
 
-    def _store(self, statement: Statement, value: Value, streams: bool = False) -> None:
-        """Store a value of this outer point."""
+    def _store(self, statement: Statement, value: Value, streams: bool = False, begins: bool = False) -> None:
+        """Store a value of this outer point, or what it `begins` with."""
         assert statement.address is not None, "it has a place"
         place = self.memory[statement.name], self._here(statement.address)
-        self._outer_emitter().store(value, *place, statement.tensor.dtype, streams)
+        with self.at("" if begins else statement.name):
+            self._outer_emitter().store(value, *place, statement.tensor.dtype, streams)
 
     def _gone_on(self, statement: Statement, total: Value, onward: Onward) -> Value:
         """A reduction over the blocks before and this one, whose value is `total`; what it moves sums elsewhere by."""
@@ -424,7 +438,8 @@ class Passes:
         emitter = self.emitter_at(where, counters, dims, extents, bounds)
         if each.loops:
             self._prefetch(each, emitter, where)
-        return body(emitter, where, carried)
+        with self.at(each.statement.name, where, counters):
+            return body(emitter, where, carried)
 
     def emitter_at(
         self,
@@ -484,8 +499,9 @@ class Passes:
         if name in self.stored:
             flat = Tensor(f"{name}.row", (1,), dtype)
             return replace_views(emitter, {flat.name: buffer}).emit(Read(flat, (index,)))
-        value = emitter.emit(substitute(self._here(statement.body), where))
-        emitter.store(Value(emitter.full(value), value.dtype), buffer, index, dtype)
+        with self.at(name, where, emitter.loops):
+            value = emitter.emit(substitute(self._here(statement.body), where))
+            emitter.store(Value(emitter.full(value), value.dtype), buffer, index, dtype)
         self.pending.add(name)
         return value
 

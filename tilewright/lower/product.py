@@ -25,7 +25,7 @@ from tilewright.expr.dtypes import INDEX
 from tilewright.expr.rewrite import substitute
 from tilewright.kernel import dialect as tile
 from tilewright.lower.body import argument_types, computed_in
-from tilewright.lower.builder import KernelBuilder, view_type
+from tilewright.lower.builder import KernelBuilder
 from tilewright.lower.epilogue_loop import finish_in_loop
 from tilewright.lower.loops import Block, Point, TileAxis, Tiler, grid_of
 from tilewright.lower.output_tile import OutputTile
@@ -34,6 +34,7 @@ from tilewright.lower.prefetch import StepsOfBlock, prefetch_block, prefetch_row
 from tilewright.lower.row_tree import RowTree
 from tilewright.lower.seen import extreme_at, units_seen
 from tilewright.lower.steps import Parameter
+from tilewright.lower.whereabouts import Notes
 from tilewright.operator.hidden import without_mask
 from tilewright.operator.product_tree import ProductTree
 from tilewright.operator.products_tree import Buffer, ProductsTree, products_tree
@@ -46,12 +47,16 @@ Hints = Callable[["_Tile", Mapping[Axis, Expr], Mapping[Axis, SSAValue]], None]
 
 
 def lower_product(
-    name: str, kernel: Kernel, views: Sequence[tuple[Tensor, int]], parameters: Sequence[Parameter] = ()
+    name: str,
+    kernel: Kernel,
+    views: Sequence[tuple[Tensor, int]],
+    parameters: Sequence[Parameter] = (),
+    notes: Notes | None = None,
 ) -> tile.FuncOp:
     """The kernel of products with their epilogues; its arguments are views, then numbers."""
     tree = products_tree(kernel)
     func = tile.FuncOp(name, argument_types(views, parameters), grid_of(tree.grid))
-    builder = KernelBuilder(func.body.block)
+    builder = KernelBuilder(func.body.block, notes)
     names = [*(tensor.name for tensor, _ in views), *(parameter.name for parameter in parameters)]
     memory = dict(zip(names, func.body.block.args, strict=True))
     _Products(builder, tree, memory, Tiler(builder, tree.grid)).run()
@@ -78,9 +83,9 @@ class _Products:
         self.builder, self.tree, self.tiler = builder, tree, tiler
         self.memory = dict(memory)
         for buffer in tree.buffers.values():
-            self.memory[buffer.tensor.name] = self._alloc(buffer)
+            self.memory[buffer.tensor.name] = self._alloc(buffer.tensor.name, buffer)
         if tree.factor is not None:
-            self.memory[tree.factor.tensor.name] = self._alloc(tree.factor)
+            self.memory[tree.factor.tensor.name] = self._alloc(tree.factor.tensor.name, tree.factor)
         self.rows = {number: self._rows_of(number) for number in tree.rows}
 
     def run(self) -> None:
@@ -110,7 +115,7 @@ class _Products:
             self.tiler.visit_blocks(parts, lambda reached: self._run([*before, last], reached), point)
             return
         sums = self.tree.sums
-        view = self._alloc(sums)
+        view = self._alloc(last.work.total.name, sums)
 
         def tiles(body: Callable[[_Tile, tuple[SSAValue, Expr]], None], point: Point) -> None:
             def tile_at(reached: Point) -> None:
@@ -127,7 +132,7 @@ class _Products:
         for rows in self.rows.values():
             self._visit_rows(rows, Passes.begin, point)
         self.tiler.visit_blocks(self.tree.summed, summed, point)
-        tiles(lambda each, place: each.finish(each.read(place)), point)
+        tiles(lambda each, place: each.finish_from(place), point)
 
     def _run(self, products: Sequence[ProductTree], point: Point) -> None:
         if -1 in self.rows:
@@ -207,8 +212,8 @@ class _Products:
         behind = extreme_at(builder, Affine(0, {link: 1}) + last.scaled(-1), point, largest=True)
         return builder.insert(tile.CompareOp("gt", behind, builder.index(0)))
 
-    def _alloc(self, buffer: Buffer) -> SSAValue:
-        return self.builder.insert(tile.AllocOp(view_type(buffer.tensor.dtype, buffer.tensor.size)))
+    def _alloc(self, name: str, buffer: Buffer) -> SSAValue:
+        return self.builder.alloc(name, buffer.tensor.dtype, buffer.tensor.size)
 
 
 class _Blocked:
@@ -231,7 +236,7 @@ class _Blocked:
         rows = prod(loop.extent for loop in self.inside)
         self.width = tree.tile[work.columns.name]
         dtype = computed_in(work.total.dtype)
-        self.partial = builder.insert(tile.AllocOp(view_type(dtype, rows * self.width)))
+        self.partial = builder.alloc(work.total.name, dtype, rows * self.width)
 
     def run(self) -> None:
         self.tiler.visit(self.outside, self._columns)
@@ -339,19 +344,31 @@ class _Tile(OutputTile):
         return self._products(list(self.work.depth), {}, {}, self.zero(), None)
 
     def clear(self, partial: tuple[SSAValue, Expr]) -> None:
-        self.emitter().store(self.shaped(self.zero()), *partial, self.dtype)
+        with self.builder.at("", {}, {}):
+            self.emitter().store(self.shaped(self.zero()), *partial, self.dtype)
 
     def accumulate(
         self, partial: tuple[SSAValue, Expr], span: tuple[SSAValue, SSAValue] | None = None,
         factor: Buffer | None = None,
     ) -> None:  # fmt: skip
         """Add the products of one block of the first k loop to the sums in scratch, which rows multiply by a factor."""
-        total = self._products(list(self.work.depth), {}, {}, self.read(partial, factor), span)
-        self.emitter().store(self.shaped(total), *partial, self.dtype)
+        with self.of(self.work.total.name):
+            sums = self.read(partial, factor)
+        total = self._products(list(self.work.depth), {}, {}, sums, span)
+        with self.of(self.work.total.name):
+            self.emitter().store(self.shaped(total), *partial, self.dtype)
 
     def complete(self, partial: tuple[SSAValue, Expr], low: SSAValue) -> None:
         """Add the products from `low` on to the sums in scratch and finish."""
-        self.finish(self._products(list(self.work.depth), {}, {}, self.read(partial), (low, None)))
+        with self.of(self.work.total.name):
+            sums = self.read(partial)
+        self.finish(self._products(list(self.work.depth), {}, {}, sums, (low, None)))
+
+    def finish_from(self, partial: tuple[SSAValue, Expr]) -> None:
+        """Finish with the sums in scratch."""
+        with self.of(self.work.output.name):
+            sums = self.read(partial)
+        self.finish(sums)
 
     def read(self, partial: tuple[SSAValue, Expr], factor: Buffer | None = None) -> SSAValue:
         """The sums in scratch, times a factor of each row if there is one."""
@@ -432,8 +449,9 @@ class _Tile(OutputTile):
     ) -> SSAValue:
         """One product over `part`, of which the first `valid` steps exist."""
         loops = {**self.point.counters, **counters}
-        a = self._broadcast_operand(part, where, loops, valid)
-        b = self._vector_operand(part, where, loops)
+        with self.of(self.work.total.name, where, counters):
+            a = self._broadcast_operand(part, where, loops, valid)
+            b = self._vector_operand(part, where, loops)
         unsigned = "".join(
             label
             for label, operand in (("a", self.work.a), ("b", self.work.b))

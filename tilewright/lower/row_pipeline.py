@@ -157,11 +157,14 @@ class RowPipeline:
                 loops = {**inner, **passes.point.counters}
                 return passes.emitter_at(where, loops, emitter.dims, emitter.extents, emitter.bounds)
 
-            totals = [
-                reduction.step(there(passes) if passes is not lead else emitter, where, [value])[0]
-                for passes, reduction, value in zip(at, reductions, values, strict=False)
-            ]
-            write(there(at[-1]), where, [])  # after the loads, which would wait for it where addresses look alike
+            totals = []
+            for passes, stage, reduction, value in zip(at, self.stages, reductions, values, strict=False):
+                here = there(passes) if passes is not lead else emitter
+                with passes.at(stage.first.statement.name, where, here.loops):
+                    totals += reduction.step(here, where, [value])
+            last = there(at[-1])
+            with at[-1].at(self.finish.statement.name, where, last.loops):
+                write(last, where, [])  # after the loads, which would wait for it where addresses look alike
             return totals
 
         totals = lead.sweep(self.stages[0].first, step, [reduction.start for reduction in reductions])

@@ -23,16 +23,15 @@ silent, this file decides:
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from itertools import product
 
-from tilewright.dataclass import dataclass
+from tilewright.tiles.memories import Memories
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Number, Resources
 from tilewright.tiles.topology import LoopAt, Topology, bound
-from tilewright.tiles.traffic import Moved, Traffic
-from tilewright.tiles.tree import Kind, Leaf, Path, Scope, Tile, TileTree
+from tilewright.tiles.traffic import Traffic
+from tilewright.tiles.tree import Leaf, Path, Scope, Tile, TileTree
 
 Box = tuple[tuple[int, int], ...]
 Digits = dict[LoopAt, int]
@@ -56,31 +55,15 @@ def walk_nest(topology: Topology, factors: Mapping[LoopAt, int], *, compat_evict
     return _Walk(topology, factors, compat_evict).run()
 
 
-@dataclass
-class _State:
-    """The slice of a tensor in one memory instance, and whether the level outside lacks what it holds."""
-
-    slice: Box
-    dirty: bool
-
-
 class _Walk:
     def __init__(self, topology: Topology, factors: Mapping[LoopAt, int], compat_evict: bool) -> None:
         self.topology, self.factors, self.compat_evict = topology, factors, compat_evict
         self.strides = topology.strides(self.factors)
-        self.counts: dict[tuple[Path, str], list[int]] = defaultdict(lambda: [0, 0, 0])
-        self.states: dict[tuple[Path, str, tuple[Path, ...], tuple[int, ...]], _State] = {}
+        self.memories: Memories[Box] = Memories(topology, _lacking, compat_evict=compat_evict)
 
     def run(self) -> Traffic:
         self.node((), {})
-        for (top, tensor, *_), _ in list(self.states.items()):
-            self.counts[top, tensor]  # every tensor has an entry
-        for key in list(self.states):
-            self.drop(key)
-        moved: dict[Path, dict[str, Moved]] = {top: {} for top in self.topology.tops}
-        for (top, tensor), (loads, fills, stores) in self.counts.items():
-            moved[top][tensor] = Moved(loads, fills, stores)
-        return self.topology.traffic(moved)
+        return self.memories.traffic()
 
     # The program
 
@@ -92,7 +75,7 @@ class _Walk:
         if isinstance(node, Scope):
             for number in range(len(node.children)):
                 self.child((*path, number), digits)
-                self.evict(path, node, number)
+                self.memories.evict(path, node, number)
             return
         steps = [[0] if loop.spatial else range(self.factors[loop]) for loop in self.topology.loops[path]]
         for step in product(*steps):
@@ -111,23 +94,6 @@ class _Walk:
             self.visit(path, self.topology.top(around[-1]), digits)
         self.node(path, digits)
 
-    def evict(self, path: Path, scope: Scope, number: int) -> None:
-        """Drop what the child after this one does not need."""
-        evicts = scope.kind is Kind.SEQ or (self.compat_evict and scope.kind is Kind.PIPE)
-        around = self.topology.around(path)
-        last = number == len(scope.children) - 1
-        in_scope = bool(path) and isinstance(self.topology.nodes[path[:-1]], Scope)
-        if not evicts or not around or (last and in_scope):
-            return
-        top = self.topology.top(around[-1])
-        level = self.topology.level(top)
-        needed = self.topology.crossing((*path, 0 if last else number + 1), level) | self.topology.kept(path)
-        done = (*path, number)
-        ended = [visit for visit in self.topology.visits(top) if visit[: len(done)] == done]
-        held = {(t, self.topology.par_tiles(v)) for v in ended for t in self.topology.crossing(v, level) - needed}
-        for key in [key for key in self.states if key[0] == top and key[1:3] in held]:
-            self.drop(key)
-
     # One visit
 
     def visit(self, path: Path, top: Path, digits: Digits) -> None:
@@ -139,47 +105,17 @@ class _Walk:
                 continue
             place = tuple(instance[loop] for loop in self.topology.above(path) if loop.spatial)
             for tensor in self.topology.crossing(path, level):
-                key = (top, tensor, tiles, place)
-                counts = self.counts[top, tensor]
                 need = self.slice(path, tensor, instance)
-                state = self.states.get(key)
                 writes = tensor in self.topology.ops(path)
                 adds = writes and not self.topology.levels[level].accumulate and self.continues(path, tensor, instance)
-                if not writes or adds:
-                    stays = state is not None and (writes or self.topology.retains(top))
-                    new = _size(need) - (_size(_common(need, state.slice)) if state is not None and stays else 0)
-                    counts[1] += new
-                    if self.reads_itself(key, top):
-                        counts[0] += new
-                if state is not None and state.dirty and self.stores_itself(key, top):
-                    counts[2] += _size(state.slice) - (_size(_common(need, state.slice)) if writes else 0)
-                self.states[key] = _State(need, writes)
-
-    def drop(self, key: tuple[Path, str, tuple[Path, ...], tuple[int, ...]]) -> None:
-        state = self.states.pop(key)
-        if state.dirty and self.stores_itself(key, key[0]):
-            self.counts[key[0], key[1]][2] += _size(state.slice)
+                reads = need if not writes or adds else None
+                self.memories.visit((top, tensor, tiles, place), need, reads, writes=writes)
 
     def instances(self, path: Path, digits: Digits) -> Iterator[Digits]:
         """Every value of the spatial loops around a node."""
         loops = [loop for loop in self.topology.above(path) if loop.spatial]
         for values in product(*(range(self.factors[loop]) for loop in loops)):
             yield {**digits, **dict(zip(loops, values, strict=True))}
-
-    def stores_itself(self, key: tuple[Path, str, tuple[Path, ...], tuple[int, ...]], top: Path) -> bool:
-        """Whether no other instance stores the same slice for it."""
-        _, tensor, tiles, place = key
-        visit = next(v for v in self.topology.visits(top) if self.topology.par_tiles(v) == tiles)
-        loops = [loop for loop in self.topology.above(visit) if loop.spatial]
-        moving = self.topology.moving(top, tensor, tiles)
-        return all(
-            value == 0 or loop.axis in moving or loop.level != self.topology.level(top)
-            for loop, value in zip(loops, place, strict=True)
-        )
-
-    def reads_itself(self, key: tuple[Path, str, tuple[Path, ...], tuple[int, ...]], top: Path) -> bool:
-        """Whether no other instance reads the same slice for it."""
-        return not self.topology.levels[self.topology.level(top)].multicast or self.stores_itself(key, top)
 
     # Geometry
 
@@ -221,6 +157,11 @@ class _Walk:
         return (self.compat_evict and bool(sums)) or any(
             digits[loop] for loop in self.topology.above(path) if loop.axis in sums and not loop.spatial
         )
+
+
+def _lacking(box: Box, other: Box | None) -> int:
+    """How many elements of a box are not in another one."""
+    return _size(box) - (0 if other is None else _size(_common(box, other)))
 
 
 def _size(box: Box) -> int:

@@ -524,3 +524,57 @@ def test_the_module_runs_as_a_script_and_an_interrupt_is_quiet(tmp_path: Path, s
         process.kill()
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
+
+
+# Counts ---------------------------------------------------------------------------------------------------------------
+
+
+def test_run_counts_what_kernels_move(invoke: Invoke, model: str) -> None:
+    """The result is the interpreter's, which `--check` compares."""
+    command = ("run", model, "--shape", "rows=9", "--machine", "x86-64-v3", "--threads", "1", "--count", "--check")
+    text = invoke(*command).stdout
+    assert "z+y: moves what its tree says" in text
+    assert re.search(r"^L1 +z .* in registers$", text, re.MULTILINE)
+    record = json.loads(invoke(*command, "--json").stdout)
+    assert record["device"] == "interpreter"
+    assert record["check"][0]["ok"]
+    counts = {each["kernel"]: each for each in record["counts"]}
+    assert all(each["equal"] and not each["refused"] for each in counts.values())
+    moved = counts["z+y"]["levels"]["DRAM"]["x"]
+    assert moved["counted"] == moved["model"] == {"fill": 0, "read": 9 * 6, "update": 0}
+
+
+def test_machine_code_moves_what_the_interpreter_does(invoke: Invoke, model: str) -> None:
+    command = ("run", model, "--shape", "rows=9", "--count", "--check", "--json")
+    one, two = (json.loads(invoke(*command, *on).stdout) for on in ((), ("--count-on", "cpu")))
+    assert (one["device"], two["device"]) == ("interpreter", "cpu")
+    assert one["counts"] == two["counts"]
+    assert two["check"][0]["ok"]
+
+
+def test_a_count_that_differs_for_no_known_reason_is_negative(
+    invoke: Invoke, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tilewright.compiler import count_reasons
+
+    monkeypatch.setattr(count_reasons, "IN_REGISTERS", count_reasons.DIFFERS)
+    command = ("run", model, "--shape", "rows=9", "--machine", "x86-64-v3", "--count")
+    assert re.search(r"^L1 +z .* differs$", invoke(*command, status=1).stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("model.twm", "--count"), "--count: .*is compiled already"),
+        (("model.twm", "--fuse", "never"), "--fuse: .*is compiled already"),
+        (("model.onnx", "--shape", "rows=2", "--count", "--rebuild"), "--rebuild: .*programs for CPUs are counted"),
+        (("model.onnx", "--shape", "rows=2", "--count", "--device", "emulator"), "--device: .*for CPUs are counted"),
+        (("model.onnx", "--shape", "rows=2", "--count", "--no-cache"), "--no-cache: .*programs for CPUs are counted"),
+        (("model.onnx", "--shape", "rows=2", "--count-on", "cpu"), "--count-on: .*nothing is counted"),
+        (("model.onnx", "--shape", "rows=2", "--count", "--machine", "sm_90a"), "programs for sm_90a are not counted"),
+    ],
+)
+def test_counts_of_what_is_not_counted(
+    invoke: Invoke, stored: str, model: str, arguments: tuple[str, ...], message: str
+) -> None:
+    assert re.search(message, invoke("run", *arguments, status=2).stderr)

@@ -103,6 +103,11 @@ def _files() -> None:
     x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 3, 224, 224]) for name in "xy")
     graph = helper.make_graph([node], "layer", [x], [y])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), "model.onnx")
+    shapes = {"a": [2, 9, 8], "b": [2, 8, 20], "d": [2, 20, 7], "e": [2, 9, 7]}
+    a, b, d, e = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in shapes.items())
+    nodes = [helper.make_node("MatMul", ["a", "b"], ["c"]), helper.make_node("MatMul", ["c", "d"], ["e"])]
+    graph = helper.make_graph(nodes, "chain", [a, b, d], [e])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), "chain.onnx")
     _module().save(Path("model.twm"))
     np.savez("in.npz", x=np.ones((4, 6), np.float32))
     Path("other.yaml").write_text("extends: x86-64-v3\nname: other\n")

@@ -1,4 +1,8 @@
-"""Products of register tiles: how the record that `tile.dot` names multiplies, or a method that needs no record."""
+"""Products of register tiles: how the record that `tile.dot` names multiplies, or a method that needs no record.
+
+A micro-kernel is a record of an outer product of registers (`intrinsics.composite.outer`). Its code comes from the
+mapping, one step of the instruction after the other, or from a registered body where its shape is that of the tile.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +30,9 @@ from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
 from tilewright.intrinsics.elements import bits
 from tilewright.intrinsics.intrinsic import WIDTH, Intrinsic
-from tilewright.intrinsics.registry import catalogue
+from tilewright.intrinsics.registry import Registry, catalogue
 from tilewright.kernel import dialect as tile
-from tilewright.kernel.records import record_of
+from tilewright.kernel.records import record_of, registry_of
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,19 @@ class Product:
     broadcast: Callable[[Emission, ir.Value, int], ir.Value]
     ready: Callable[[Emission, ir.Value], ir.Value]
     step: Callable[[Emission, ir.Value, ir.Value, ir.Value], ir.Value]
+
+
+#: A hand-written micro-kernel: ``c + a @ b`` over some steps of k, where `a(m, step)` gives scalars (words of a group),
+#: `b[step]()` the registers of a row of b, each asked for once, and c has rows of registers. It gives the new rows.
+Body = Callable[
+    [
+        "Emission",
+        Callable[[int, int], ir.Value],
+        Sequence[Callable[[], Sequence[ir.Value]]],
+        Sequence[Sequence[ir.Value]],
+    ],
+    Sequence[Sequence[ir.Value]],
+]
 
 
 @dataclass(frozen=True)
@@ -71,6 +88,27 @@ def product_of(op: tile.DotOp, target: Target) -> Product:
     return product_of_record(record)
 
 
+def with_body(known: Registry, instruction: str, rows: int, columns: int) -> Intrinsic | None:
+    """The micro-kernel of an instruction with a registered body for a tile of this shape; None where there is none."""
+    if not BODIES:
+        return None
+    fitting = (each for each in known.made_of(instruction) if each.emitter in BODIES)
+    return next((each for each in fitting if each.shape(each.destination) == (rows, columns)), None)
+
+
+def body_of(op: tile.DotOp, target: Target, c: TileValue) -> Intrinsic | None:
+    """The micro-kernel with a registered body that computes a product of tiles, if its record is in the program.
+
+    The registers of the sums are those of the record: a machine with narrower ones has more of them.
+    """
+    if not BODIES or not op.intrinsic.data:
+        return None
+    known, (rows, columns) = registry_of(op, partial(catalogue, target.architecture)), tile.shape(op.c)
+    found = with_body(known, op.intrinsic.data, rows, columns)
+    lanes = [lanes_of(register) for register in c.rows[0]]
+    return found if found is not None and lanes == [columns // found.grid[1]] * found.grid[1] else None
+
+
 @cache
 def product_of_record(record: Intrinsic) -> Product:
     """How a record multiplies, by its emitter; raises InvalidProgram for an emitter that there is not."""
@@ -93,16 +131,22 @@ def emit_dot(
     a: Callable[[int, int], ir.Value],
     b: Sequence[Callable[[], Sequence[ir.Value]]],
     c: TileValue,
+    kernel: Intrinsic | None = None,
 ) -> TileValue:
     """``c + a @ b``: `a(m, step)` gives scalars (words), `b[step]()` the registers of a step of k.
 
     Each is asked for once, right before it is multiplied, and may emit a load then. Loads that all came first would
     leave it to LLVM to spread them over the products; where that holds more of them than registers are left, sums go to
-    the stack.
+    the stack. A micro-kernel with a registered body takes as many steps as are whole ones of it.
     """
     at = Emission(builder, target, scalar_type(c.rows[0][0]), unsigned)
     rows = [list(row) for row in c.rows]
-    for step, registers in enumerate(b):
+    done = 0
+    if kernel is not None:
+        steps = kernel.grid[2]
+        for done in range(steps, len(b) + 1, steps):
+            rows = _by_body(at, kernel, partial(_from_step, a, done - steps), b[done - steps : done], rows)
+    for step, registers in enumerate(b[done:], done):
         ready = [product.ready(at, register) for register in registers()]
         for m, row in enumerate(rows):
             scalar = a(m, step)
@@ -113,6 +157,29 @@ def emit_dot(
                     spread[lanes] = product.broadcast(at, scalar, lanes)
                 row[chunk] = product.step(at, spread[lanes], register, row[chunk])
     return TileValue(c.shape, tuple(tuple(row) for row in rows))
+
+
+def _from_step(a: Callable[[int, int], ir.Value], first: int, m: int, step: int) -> ir.Value:
+    return a(m, first + step)
+
+
+def _by_body(
+    at: Emission,
+    kernel: Intrinsic,
+    a: Callable[[int, int], ir.Value],
+    b: Sequence[Callable[[], Sequence[ir.Value]]],
+    rows: list[list[ir.Value]],
+) -> list[list[ir.Value]]:
+    """What a registered body makes of sums; raises InvalidProgram where it gives other registers than it was given."""
+    found = [list(row) for row in BODIES[kernel.emitter](at, a, b, rows)]
+    types, wanted = ([[each.type for each in row] for row in every] for every in (found, rows))
+    if types != wanted:
+        shape = f"{len(found)} rows of {', '.join(str(len(row)) for row in found) or 'no'} registers"
+        raise InvalidProgram(
+            f"the body of {kernel.name} gives {shape}, or registers of other types",
+            help=f"{len(rows)} rows of {len(rows[0])} registers of {rows[0][0].type}, as it is given",
+        )
+    return found
 
 
 def _splat(at: Emission, a: ir.Value, lanes: int) -> ir.Value:
@@ -219,6 +286,8 @@ def _portable(at: Emission, value: ir.Value, operand: str) -> ir.Value:
 def _portable_step(at: Emission, a: ir.Value, b: ir.Value, acc: ir.Value) -> ir.Value:
     return (_multiply_add if isinstance(at.accumulator, ir.IntType) else _fma)(at, a, b, acc)
 
+
+BODIES: dict[str, Body] = {}  # of micro-kernels, by the emitters that their records name; `compiler.micro_kernels`
 
 PRODUCTS: dict[str, Product] = {  # methods, which need nothing of a record
     "": Product(

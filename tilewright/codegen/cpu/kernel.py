@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, FloatAttr, IntegerAt
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from tilewright.codegen.cpu import grid, memory
-from tilewright.codegen.cpu.dot import emit_dot, product_of
+from tilewright.codegen.cpu.dot import body_of, emit_dot, product_of
 from tilewright.codegen.cpu.scan import scan
 from tilewright.codegen.cpu.target import Target
 from tilewright.codegen.elementwise import ELEMENT, combination, emit_element, emit_kind, scalar_constant
@@ -362,7 +362,9 @@ class KernelEmitter:
         product = product_of(op, self.target)
         group = product.group
         a, b = self._broadcast_operand(op.a, group), self._vector_operand(op.b, group)
-        self.values[op.result] = emit_dot(self.builder, self.target, product, op.unsigned.data, a, b, self.values[op.c])
+        c = self.values[op.c]
+        kernel = body_of(op, self.target, c)
+        self.values[op.result] = emit_dot(self.builder, self.target, product, op.unsigned.data, a, b, c, kernel)
 
     def _broadcast_operand(self, value: SSAValue, group: int) -> Callable[[int, int], ir.Value]:
         """a as scalars, or as i32 words of `group` neighbours: loaded one by one where a load made it."""

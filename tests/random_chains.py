@@ -1,0 +1,228 @@
+"""Chains of two to four operators with tile trees by chance: legal ones that `lower` takes.
+
+    python -m tests.random_chains --trees 500 --seed 0
+
+Each tree is compiled for this machine's CPU and run, its program is counted (`compiler.counting`), and both results are
+compared with the evaluator. What the program moves must be what the tree says, but for values in registers and, where
+blocks cut the sum of a result that nothing follows, that sum.
+
+A chain is two products with element-wise work, a softmax, or nothing between them, and element-wise work or nothing
+behind them. Trees differ in register tiles, the order of their loops, blocks of all loops and their order, and programs
+of the grid; extents are odd as often as not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections import Counter
+from math import lcm
+from typing import Any
+
+import numpy as np
+
+from tilewright.compiler.count_reasons import GUARDED, HIDDEN, IN_REGISTERS, SUMS_IN_SCRATCH, WHOLE_TILES
+from tilewright.compiler.counting import KernelCount, Where, count_plan
+from tilewright.compiler.plan import make_plan
+from tilewright.dataclass import dataclass
+from tilewright.errors import CompileError
+from tilewright.expr.evaluate import evaluate
+from tilewright.expr.graph import Graph
+from tilewright.expr.text import parse_graph
+from tilewright.machine.description import Cpu
+from tilewright.operator.product_point import ProductPoint, k_unroll
+from tilewright.operator.products_tree import ProductsTree, products_tree
+from tilewright.operator.rules.cpu_fused import FusedPoint, fused_kernel, step_of_rows
+from tilewright.options import Options
+from tilewright.tiles.loops import SpatialLoop
+from tilewright.tiles.notation import print_tree
+from tilewright.tiles.product import Product, products_of
+from tilewright.tiles.traffic import Moved
+from tilewright.tiles.tree import TileTree, to_json
+
+Array = np.ndarray[Any, Any]
+
+CHAIN = """
+    input A: f32[{b}, {m}, {k}]
+    input B: f32[{b}, {k}, {l}]
+    input D: f32[{b}, {l}, {n}]
+    C: f32[b:{b}, m:{m}, l:{l}] += A[b, m, k] * B[b, k, l] over k:{k}
+    {between}
+    E: f32[b:{b}, m:{m}, n:{n}] += {link}[b, m, l] * D[b, l, n] over l:{l}
+    {after}
+    output {result}"""
+ELEMENTWISE = "F: f32[b:{b}, m:{m}, l:{l}] = max(C[b, m, l] * 0.5, 0.0)"
+SOFTMAX = """S: f32[b:{b}, m:{m}, l:{l}] = {score}
+    M: f32[b:{b}, m:{m}] max= S[b, m, l] over l:{l}
+    X: f32[b:{b}, m:{m}, l:{l}] = exp(S[b, m, l] - M[b, m])
+    T: f32[b:{b}, m:{m}] += X[b, m, l] over l:{l}
+    P: f32[b:{b}, m:{m}, l:{l}] = X[b, m, l] / T[b, m]"""
+AFTER = "G: f32[b:{b}, m:{m}, n:{n}] = min(E[b, m, n], 40.0)"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A chain, and a tree for the kernel of that name which computes it."""
+
+    graph: Graph
+    kernel: str
+    tree: TileTree
+
+    @property
+    def options(self) -> Options:
+        """What compiles the chain with the tree."""
+        return Options(cache=False, fuse="always", trees={self.kernel: to_json(self.tree)})
+
+
+def random_case(roll: random.Random, machine: Cpu, *, small: bool = False) -> Case:
+    """A chain that one kernel computes, and a legal tree of it."""
+    while True:
+        graph = random_chain(roll, 2 if small else 1)
+        kernels = make_plan(graph, machine, 1, Options(cache=False, fuse="always")).kernels
+        fused = [each for each in kernels if len(products_of(each.scheduled)) == 2]
+        if len(fused) != 1:
+            continue
+        tree = random_tree(roll, products_tree(fused[0].scheduled), machine)
+        case = Case(graph, fused[0].name, tree)
+        try:
+            make_plan(graph, machine, 1, case.options)
+        except CompileError:  # registers or L2 do not hold it, or another product was matched
+            continue
+        return case
+
+
+def random_chain(roll: random.Random, divisor: int = 1) -> Graph:
+    """Two products with what is between and behind them; a softmax may have a mask, of which some rows see little."""
+    most = {"b": 3, "m": 40, "k": 20, "l": 90, "n": 40}
+    size = {name: roll.randint(4 if name == "l" else 1, extent // divisor) for name, extent in most.items()}
+    kind, after = roll.choice(("plain", "elementwise", "softmax")), roll.choice(("", AFTER))
+    between, link = {"plain": ("", "C"), "elementwise": (ELEMENTWISE, "F"), "softmax": (SOFTMAX, "P")}[kind]
+    masked = f"l <= m + {roll.randint(0, size['l'])} ? C[b, m, l] * 0.125 : -inf"
+    score = roll.choice(("C[b, m, l] * 0.125", masked))
+    text = CHAIN.format(**size, between=between, link=link, after=after, result="G" if after else "E")
+    return parse_graph(text.format(**size, score=score))
+
+
+def random_tree(roll: random.Random, tree: ProductsTree, machine: Cpu) -> TileTree:
+    """Other register tiles, orders, blocks and programs for the products of a tree."""
+    works = tuple(each.work for each in tree.products)
+    points = tuple(_point(roll, work) for work in works)
+    tiles = [{**p.tile(work), work.depth[0].name: k_unroll(work)} for p, work in zip(points, works, strict=True)]
+    between = {number: rows.statements for number, rows in tree.rows.items()}
+    axes = {axis.name: axis for work in works for axis in work.spatial}
+    blocks = []
+    for name in roll.sample([name for name in ("b", "m") if name in axes], len({"b", "m"} & axes.keys())):
+        unit = 1 if name == "b" else lcm(*(tile.get(name, 1) for tile in tiles))
+        size = 1 if name == "b" else unit * roll.randint(1, 4)
+        if axes[name].size > size or name == "b":
+            blocks.append(SpatialLoop(axes[name], size, roll.randint(1, 3)))
+    steps = [step_of_rows(works[0], tiles[0], machine)] if between else []
+    size = lcm(*(tile.get("l", 1) for tile in tiles), *steps) * roll.randint(1, 3)
+    if size < axes["l"].size and roll.random() < 0.6:
+        blocks.append(SpatialLoop(axes["l"], size))
+    in_loop = [work.has_epilogue and roll.random() < 0.2 for work in works]
+    return fused_kernel(works, FusedPoint(points, tuple(blocks)), in_loop, between, machine).tree
+
+
+def _point(roll: random.Random, work: Product) -> ProductPoint:
+    rows, vectors = roll.randint(1, 6), roll.randint(1, 3)
+    vectors = min(vectors, -(-work.columns.size // work.lanes))
+    order = [axis.name for axis in (work.columns, *work.rows)]
+    roll.shuffle(order)
+    return ProductPoint(tuple(min(rows, axis.size) for axis in work.rows), vectors, tuple(order))
+
+
+def inputs_of(graph: Graph, seed: int) -> list[Array]:
+    """Small whole numbers, whose products f32 adds up without rounding."""
+    generator = np.random.default_rng(seed)
+    return [generator.integers(-3, 4, tuple(map(int, each.shape))).astype(np.float32) for each in graph.inputs]
+
+
+def counted(case: Case, machine: Cpu, seed: int, on: Where = "interpreter") -> list[KernelCount]:
+    """The counts of a case; AssertionError where the interpreter, or machine code, computes something else than the
+    evaluator.
+    """
+    given = inputs_of(case.graph, seed)
+    found, counts = count_plan(make_plan(case.graph, machine, 1, case.options), machine, given, on)
+    _require_close(found, evaluate(case.graph, given, precise=True, wide=True))
+    return counts
+
+
+def run(case: Case, machine: Cpu, seed: int) -> None:
+    """Compile the case for this machine and run it; AssertionError for another result than the evaluator's."""
+    import tilewright
+
+    given = inputs_of(case.graph, seed)
+    module = tilewright.compile(case.graph, machine=machine.name, threads=1 + seed % 2, options=case.options)
+    _require_close([np.asarray(module(*given))], evaluate(case.graph, given, precise=True, wide=True))
+
+
+def _require_close(found: list[Array], wanted: Any) -> None:
+    for each, expected in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(each, expected, rtol=1e-5, atol=1e-4)
+
+
+LESS = (HIDDEN, IN_REGISTERS)  # reasons to move less than the tree says
+INNER = ("L3", "L2", "L1", "REG")  # levels inside of the one where a result belongs
+
+
+def differences(case: Case, counts: list[KernelCount]) -> list[str]:
+    """What the kernel of a chain moves otherwise than its tree says, but for what a reason allows.
+
+    Kernels that pack its operands may read under a condition.
+    """
+    found = []
+    for each in counts:
+        found += [f"{each.kernel}: {each.refused}"] if each.refused else []
+        packs = each.kernel != case.kernel
+        for level, rows in each.levels.items():
+            for row in rows:
+                allowed = not row.why or (row.why in LESS and _no_more(row.counted, row.model))
+                allowed |= row.why == WHOLE_TILES and level in INNER
+                allowed |= row.why == SUMS_IN_SCRATCH and level in INNER and row.tensor in ("E", "E.packed")
+                allowed |= row.why == GUARDED and packs
+                if not allowed:
+                    found.append(f"{each.kernel}, {level}: {row}")
+    return found
+
+
+def _reasons(case: Case, counts: list[KernelCount]) -> str:
+    """Why the kernel of a chain moves something else than its tree says, but for values in registers."""
+    rows = [row for each in counts if each.kernel == case.kernel for rows in each.levels.values() for row in rows]
+    return ", ".join(sorted({row.why for row in rows if not row.expected})) or "equal"
+
+
+def _no_more(part: Moved, whole: Moved) -> bool:
+    return part.loads <= whole.loads and part.fills <= whole.fills and part.stores <= whole.stores
+
+
+def main() -> int:
+    from tilewright.machine.registry import resolve_cpu
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trees", type=int, default=500, help="how many trees (default: 500)")
+    parser.add_argument("--seed", type=int, default=0, help="the first tree (default: 0)")
+    parser.add_argument("--no-cpu", action="store_true", help="count only, compile nothing")
+    parser.add_argument("--machine", default="x86-64-v3", help="default: x86-64-v3")
+    arguments = parser.parse_args()
+    machine, verdicts, wrong = resolve_cpu(arguments.machine), Counter[str](), 0
+    for number in range(arguments.seed, arguments.seed + arguments.trees):
+        case = random_case(random.Random(number), machine)
+        try:
+            counts = counted(case, machine, number)
+            found = differences(case, counts)
+            verdicts[_reasons(case, counts)] += 1
+            if not arguments.no_cpu:
+                run(case, machine, number)
+        except Exception as error:  # every failure is shown with its tree
+            found = [repr(error)]
+        if found:
+            wrong += 1
+            print(f"tree {number} of {case.kernel}:\n{print_tree(case.tree, indented=True)}", *found, sep="\n")
+    print(f"{arguments.trees} trees, {wrong} with a difference; {dict(verdicts)}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,290 @@
+"""What the kernels of a plan move between memory levels, counted from the addresses that their programs touch.
+
+The tile programs run in the interpreter on inputs. Of every load and store it knows the elements, and lowering has
+noted of which statement it is and where in its loops (`lower.whereabouts`). `tiles.touched` counts with these what each
+step of a kernel's tree brings and takes; beside it stands what `tiles.movement` says of the tree alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, cast
+
+import numpy as np
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation, SSAValue
+
+from tilewright.codegen.cpu.target import described
+from tilewright.compiler.compile import import_any, plan_graph, resolve_target, thread_count
+from tilewright.compiler.count_reasons import IN_REGISTERS, Reasons
+from tilewright.compiler.plan import Plan
+from tilewright.compiler.program import Placement, sizes, steps
+from tilewright.compiler.source import Shapes
+from tilewright.compiler.target import target_of
+from tilewright.compiler.tracing import run_traced
+from tilewright.dataclass import dataclass
+from tilewright.errors import CompileError
+from tilewright.expr import dtypes
+from tilewright.expr.affine import Affine
+from tilewright.expr.core import static_shape
+from tilewright.expr.ordered import Ordered
+from tilewright.kernel.dialect import FuncOp
+from tilewright.kernel.interpreter import Access, run_main
+from tilewright.kernel.views import WRITE
+from tilewright.lower.module import build_module
+from tilewright.lower.numbers import numbers_as_arguments
+from tilewright.lower.steps import Step, anonymous
+from tilewright.lower.whereabouts import Notes
+from tilewright.machine.description import Cpu, Gpu
+from tilewright.options import Options
+from tilewright.runtime.loader import missing_features, same_platform
+from tilewright.tiles.dimensions import with_dimensions
+from tilewright.tiles.held_values import HeldValues, read_by_points
+from tilewright.tiles.machines import program_resources
+from tilewright.tiles.movement import movement
+from tilewright.tiles.problem import Problem, problem_of
+from tilewright.tiles.resources import Resources
+from tilewright.tiles.topology import Unanalysable
+from tilewright.tiles.touched import PADDING, Elements, Touch, Touched
+from tilewright.tiles.traffic import Moved, Traffic
+
+Array = np.ndarray[Any, Any]
+Where = Literal["interpreter", "cpu"]
+
+NOTHING = Moved(0, 0, 0)
+
+
+class NotCounted(CompileError):
+    """A machine whose programs are not counted."""
+
+    code = "not-counted"
+
+
+@dataclass(frozen=True)
+class TensorCount:
+    """What one tensor moves between a level and the one outside it (fills), or inside it (reads, updates).
+
+    `model` is what the tree says, `counted` what the program does, in elements of all programs together. `padding` is
+    counted besides: elements of memory that no point of the loops has. `why` says of a difference what it is; it is
+    empty where both are equal.
+    """
+
+    tensor: str
+    model: Moved
+    counted: Moved
+    padding: Moved
+    why: str
+
+    @property
+    def expected(self) -> bool:
+        """Whether both are equal, or the value has no address."""
+        return self.why in ("", IN_REGISTERS)
+
+
+@dataclass(frozen=True)
+class KernelCount:
+    """The counts of one kernel, by level, outermost first; `refused` says why there are none."""
+
+    kernel: str
+    levels: Mapping[str, Sequence[TensorCount]]
+    refused: str = ""
+
+    @property
+    def equal(self) -> bool:
+        """Whether the program moves exactly what the tree says, but for values that stay in registers."""
+        return not self.refused and all(each.expected for level in self.levels.values() for each in level)
+
+
+def count(
+    model: Any,
+    inputs: Sequence[Array],
+    *,
+    shapes: Shapes | None = None,
+    machine: str | os.PathLike[str] = "host",
+    threads: int | None = None,
+    options: Options | None = None,
+    on: Where = "interpreter",
+) -> list[KernelCount]:
+    """What each kernel of a model moves between memory levels on these inputs, counted from what its program touches.
+
+    The arguments are those of `tilewright.compile`; `inputs` are NumPy arrays of the shapes and types of the model's,
+    in its order. Programs run in the interpreter, or as machine code that writes down what it touches: small shapes
+    only. Raises NotCounted for a machine that is no CPU, and for machine code that this one does not execute.
+    """
+    options = options or Options()
+    target = resolve_target(machine, options)
+    _cpu(target)
+    plan = plan_graph(import_any(model, None, shapes), target, thread_count(threads), options)
+    return count_plan(plan, target, inputs, on)[1]
+
+
+def count_plan(
+    plan: Plan, machine: Cpu | Gpu, inputs: Sequence[Array], on: Where = "interpreter"
+) -> tuple[list[Array], list[KernelCount]]:
+    """Run a plan for a CPU; its outputs, and the counts of each of its kernels.
+
+    A kernel that is launched several times is counted once. Raises NotCounted as `count` does.
+    """
+    cpu, placement = _cpu(machine), Placement(plan)
+    levels = program_resources(cpu).levels
+    resources = Resources(tuple(replace(level, multicast=False) for level in levels))  # each program reads by itself
+    watch = _Watch(resources)
+
+    def make() -> tuple[ModuleOp, Mapping[str, Notes]]:
+        notes: dict[str, tuple[Step, Notes]] = {}
+        module, _ = build_module(
+            numbers_as_arguments(steps(plan)), sizes(plan), placement.places, placement.arena_bytes,
+            placement.constants_bytes, described(cpu).attribute(), program_resources(cpu), notes,
+        )  # fmt: skip
+        return module, watch.of(notes)
+
+    if on == "cpu":
+        lacking = ", ".join(missing_features(cpu.features))
+        if lacking or not same_platform(cpu.llvm.triple):
+            what = f"lacks {lacking}" if lacking else f"is no {cpu.llvm.triple}"
+            raise NotCounted(f"this machine {what}", where="machine", help="count in the interpreter")
+        return run_traced(make, plan, placement, cpu, inputs, watch), watch.counts()
+    module, _ = make()
+    outputs = [np.zeros(spec.size, dtypes.numpy_dtype(spec.dtype)) for spec in plan.graph.outputs]
+    run_main(module, [_flat(each) for each in inputs], outputs, placement.packed(plan), observer=watch)
+    shapes = [static_shape(spec.shape) for spec in plan.graph.outputs]
+    results = [out.reshape(shape) for out, shape in zip(outputs, shapes, strict=True)]
+    return results, watch.counts()
+
+
+def _cpu(machine: Cpu | Gpu) -> Cpu:
+    if not target_of(machine).on_host:
+        message = f"programs for {machine.name} are not counted"
+        raise NotCounted(message, where="machine", help="a CPU; `tilewright machines` lists them")
+    return cast(Cpu, machine)
+
+
+def _flat(array: Array) -> Array:
+    return np.ascontiguousarray(array).reshape(-1)
+
+
+class _Watch:
+    """Gives the accesses of the first launch of each kernel to its counting."""
+
+    def __init__(self, resources: Resources) -> None:
+        self.resources = resources
+        self.kernels: dict[str, _Counting] = {}
+        self.seen: set[str] = set()
+        self.current: _Counting | None = None
+
+    def of(self, notes: Mapping[str, tuple[Step, Notes]]) -> dict[str, Notes]:
+        """The notes about kernels, which are counted from now on."""
+        self.kernels = {name: _Counting(step, noted, self.resources) for name, (step, noted) in notes.items()}
+        return {name: noted for name, (_, noted) in notes.items()}
+
+    def counts(self) -> list[KernelCount]:
+        """What was counted."""
+        return [each.counts() for each in self.kernels.values()]
+
+    def launch(self, kernel: FuncOp) -> None:
+        name = kernel.sym_name.data
+        self.current = None if name in self.seen else self.kernels.get(name)
+        self.seen.add(name)
+        if self.current is not None:
+            self.current.begin(kernel)
+
+    def access(self, access: Access) -> None:
+        if self.current is not None:
+            self.current.access(access)
+
+
+class _Counting:
+    """The counting of one kernel."""
+
+    def __init__(self, step: Step, notes: Notes, resources: Resources) -> None:
+        self.step, self.notes, self.resources = step, notes, resources
+        self.forms: dict[Operation, dict[str, Affine]] = {}
+        self.views: dict[SSAValue, str] = {}
+        self.refused, self.touched = "", None
+        kernel = step.kernel
+        nameless = anonymous(step).kernel
+        self.names = {v.name: s.name for v, s in zip(nameless.statements, kernel.statements, strict=True)}
+        self.names |= {f"t{number}": tensor.name for number, (tensor, _) in enumerate(step.arguments)}
+        self.names[""] = ""
+        if any(isinstance(each.accum, Ordered) for each in kernel.statements):
+            self.refused = "scans, sorts and scatters are not counted"
+            return
+        try:
+            self.problem: Problem = with_dimensions(problem_of(kernel))
+            self.touched = Touched(kernel.tree, self.problem, resources)
+        except Unanalysable as error:
+            self.refused = error.message
+            return
+        arguments = {tensor.name for tensor, _ in step.arguments}
+        self.reasons = Reasons(kernel, self.problem, arguments, set(map(self._name, notes.buffers.values())))
+        self.values = HeldValues()
+        self.exist = {
+            tensor.name: found
+            for tensor, size in step.arguments
+            if (found := read_by_points(kernel, tensor.name, size)) is not None
+        }
+
+    def begin(self, kernel: FuncOp) -> None:
+        arguments = zip(kernel.body.block.args, self.step.arguments, strict=False)
+        self.views = {view: tensor.name for view, (tensor, _) in arguments}
+        self.views |= {view: self._name(name) for view, name in self.notes.buffers.items()}
+
+    def _name(self, name: str) -> str:
+        """The name of a value that lowering knows by another one, or that is made of such a name."""
+        return self.names.get(name, name)
+
+    def access(self, access: Access) -> None:
+        where = self.notes.accesses.get(access.op)
+        if self.touched is None or where is None or not access.elements.size:
+            return
+        if access.op not in self.forms:
+            self.forms[access.op] = where.forms()
+        statement, tensor = self._name(where.statement), self.views[access.view]
+        writes = access.kind == WRITE
+        own = statement == tensor
+        scratch = access.program if access.view in self.notes.buffers else None
+        places = np.unique(access.elements)
+        numbers, ready = self.values.touched(access.view, scratch, places, writes, own, not statement)
+        if not statement:
+            return  # a sum is given its first value, which is no step of the tree
+        exist = self.exist.get(tensor)
+        padding: Elements = frozenset()
+        if exist is not None and not writes and not exist[places].all():
+            padding = frozenset(numbers[~exist[places]].tolist())
+        position = where.at(self.forms[access.op], access.value)
+        touched, first = frozenset(numbers.tolist()), frozenset(numbers[ready].tolist())
+        self.touched.touch(
+            Touch(access.program, statement, tensor, writes, position, touched, first, padding, scratch is not None)
+        )
+
+    def counts(self) -> KernelCount:
+        """What was counted, beside what the tree says."""
+        if self.touched is None:
+            return KernelCount(self.step.name, {}, self.refused)
+        counted = self.touched.traffic()
+        model = movement(self.step.kernel.tree, self.problem, resources=self.resources)
+        names = [level.name for level in self.resources.levels][:-1]
+        found: dict[str, list[TensorCount]] = {}
+        for level in [*names, self.resources.levels[-1].name]:
+            said, done = _level(model, level, names), _level(counted, level, names)
+            found[level] = [
+                self._tensor(name, said.get(name, NOTHING), done)
+                for name in sorted({*said, *(name.removesuffix(PADDING) for name in done)})
+            ]
+        return KernelCount(self.step.name, found)
+
+    def _tensor(self, name: str, model: Moved, done: Mapping[str, Moved]) -> TensorCount:
+        counted, padding = done.get(name, NOTHING), done.get(name + PADDING, NOTHING)
+        return TensorCount(name, model, counted, padding, self.reasons.of(name, model, counted))
+
+
+def _level(traffic: Traffic, level: str, outside: Sequence[str]) -> dict[str, Moved]:
+    """What moves at one level, by tensor: reads and updates by what is inside it, fills from outside."""
+    inner = traffic.at(level) if level in outside else {}
+    outer = traffic.into(level)
+    return {
+        name: Moved(inner.get(name, NOTHING).loads, outer.get(name, NOTHING).fills, inner.get(name, NOTHING).stores)
+        for name in {*inner, *outer}
+    }

@@ -1,0 +1,346 @@
+"""Counts of compiled kernels from the addresses of their tile programs, beside what their trees say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.compiler import counting, tracing
+from tilewright.compiler.count_reasons import (
+    GAPS,
+    GUARDED,
+    HIDDEN,
+    IN_REGISTERS,
+    LAST_BLOCK,
+    SUMS_IN_SCRATCH,
+    WHOLE_TILES,
+)
+from tilewright.compiler.counting import KernelCount, NotCounted, count, count_plan
+from tilewright.compiler.plan import Plan, make_plan
+from tilewright.expr.evaluate import evaluate
+from tilewright.expr.graph import Graph, GraphBuilder
+from tilewright.expr.ops import reduce
+from tilewright.expr.text import parse_graph
+from tilewright.machine import host
+from tilewright.machine.description import Cpu
+from tilewright.machine.registry import resolve_cpu
+from tilewright.options import Options
+from tilewright.tiles.notation import parse_tree, print_tree
+from tilewright.tiles.tree import TileTree, kernels, to_json
+
+Array = np.ndarray[Any, Any]
+
+V3, V4 = resolve_cpu("x86-64-v3"), resolve_cpu("x86-64-v4")
+#: Caches that hold nothing: sums are cut into blocks, rows are streamed and run in pipelines.
+SMALL = replace(
+    V3,
+    caches=tuple(replace(each, bytes=size) for each, size in zip(V3.caches, (1 << 11, 1 << 12, 1 << 10), strict=False)),
+)
+
+PRODUCT = """
+    input X: f32[14, 20]
+    input W: f32[20, 35]
+    Y: f32[i:14, j:35] += X[i, k] * W[k, j] over k:20
+    output Y"""
+EPILOGUE = """
+    input X: f32[14, 20]
+    input W: f32[20, 35]
+    input b: f32[35]
+    Y: f32[i:14, j:35] += X[i, k] * W[k, j] over k:20
+    Z: f32[i:14, j:35] = max(Y[i, j] + b[j], 0.0)
+    output Z"""
+TRANSPOSED = """
+    input X: f32[7, 30]
+    input W: f32[19, 30]
+    Y: f32[i:7, j:19] += X[i, k] * W[j, k] over k:30
+    output Y"""
+BYTES = """
+    input X: i8[7, 30]
+    input W: i8[30, 19]
+    Y: i32[i:7, j:19] += i32(X[i, k]) * i32(W[k, j]) over k:30
+    output Y"""
+CONVOLUTION = """
+    input X: f32[1, 3, 7, 8]
+    input W: f32[10, 3, 3, 3]
+    Y: f32[n:1, f:10, h:5, w:6] += X[n, c, h + r, w + s] * W[f, c, r, s] over c:3, r:3, s:3
+    output Y"""
+DEEP = """
+    input X: f32[13, 2100]
+    input W: f32[2100, 20]
+    Y: f32[i:13, j:20] += X[i, k] * W[k, j] over k:2100
+    Z: f32[i:13, j:20] = max(Y[i, j], 1.0)
+    output Z"""
+CHAIN = """
+    input A: f32[2, 21, 10]
+    input B: f32[2, 10, 37]
+    input D: f32[2, 37, 18]
+    C: f32[b:2, m:21, l:37] += A[b, m, k] * B[b, k, l] over k:10
+    F: f32[b:2, m:21, l:37] = max(C[b, m, l], 0.0)
+    E: f32[b:2, m:21, n:18] += F[b, m, l] * D[b, l, n] over l:37
+    output E"""
+ATTENTION = """
+    input Q: f32[2, 13, 6]
+    input K: f32[2, 6, {l}]
+    input V: f32[2, {l}, 7]
+    C: f32[b:2, m:13, l:{l}] += Q[b, m, k] * K[b, k, l] over k:6
+    S: f32[b:2, m:13, l:{l}] = {score}
+    M: f32[b:2, m:13] max= S[b, m, l] over l:{l}
+    X: f32[b:2, m:13, l:{l}] = exp(S[b, m, l] - M[b, m])
+    T: f32[b:2, m:13] += X[b, m, l] over l:{l}
+    P: f32[b:2, m:13, l:{l}] = X[b, m, l] / T[b, m]
+    E: f32[b:2, m:13, n:7] += P[b, m, l] * V[b, l, n] over l:{l}
+    output E"""
+SOFTMAX = """
+    input S: f32[7, 50]
+    M: f32[i:7] max= S[i, l] over l:50
+    E: f32[i:7, l:50] = exp(S[i, l] - M[i])
+    T: f32[i:7] += E[i, l] over l:50
+    P: f32[i:7, l:50] = E[i, l] / T[i]
+    output P"""
+NORM = """
+    input X: f32[9, 40]
+    S: f32[i:9] += X[i, j] over j:40
+    D: f32[i:9, j:40] = X[i, j] - S[i] / 40.0
+    V: f32[i:9] += D[i, j] * D[i, j] over j:40
+    R: f32[i:9] = 1.0 / sqrt(V[i] / 40.0 + 0.00001)
+    Y: f32[i:9, j:40] = D[i, j] * R[i]
+    output Y"""
+MAP = """
+    input A: f32[12, 9, 5]
+    input B: f32[9]
+    Y: f32[i:12, j:9, l:5] = A[i, j, l] * B[j] + 1.0
+    output Y"""
+WINDOW = """
+    input A: f32[4, 11, 10]
+    Y: f32[c:4, h:9, w:8] max= A[c, h + r, w + s] over r:3, s:3
+    output Y"""
+PADDED = """
+    input A: f32[9, 11]
+    Y: f32[i:11, j:13] = select((1 <= i) & (i <= 9) & (1 <= j) & (j <= 11), A[i - 1, j - 1], 0.0)
+    output Y"""
+
+
+def planned(text: str, machine: Cpu, threads: int = 1, fuse: str = "always", **options: Any) -> Plan:
+    return make_plan(parse_graph(text), machine, threads, Options(cache=False, fuse=fuse, **options))
+
+
+def inputs_of(graph: Graph) -> list[Array]:
+    generator = np.random.default_rng(0)
+    kinds = {"f32": np.float32, "i8": np.int8}
+    return [generator.integers(-3, 4, tuple(map(int, t.shape))).astype(kinds[t.dtype]) for t in graph.inputs]
+
+
+def counted(text: str, machine: Cpu, threads: int = 1, **options: Any) -> list[KernelCount]:
+    """The counts of all kernels, of which the results are those of the evaluator."""
+    graph = parse_graph(text)
+    given = inputs_of(graph)
+    results, counts = count_plan(planned(text, machine, threads, **options), machine, given)
+    for found, wanted in zip(results, evaluate(graph, given, precise=True, wide=True), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-4)
+    return counts
+
+
+def reasons(counts: list[KernelCount]) -> dict[str, set[str]]:
+    """By kernel, why something differs."""
+    return {each.kernel: {row.why for rows in each.levels.values() for row in rows if row.why} for each in counts}
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("machine", [V3, V4], ids=["v3", "v4"])
+@pytest.mark.parametrize(
+    "text",
+    [PRODUCT, TRANSPOSED, CONVOLUTION, MAP, WINDOW],
+    ids=["product", "transposed", "convolution", "map", "window"],
+)
+def test_kernels_move_what_their_trees_say(text: str, machine: Cpu, threads: int) -> None:
+    """Packed and unpacked operands, and kernels that pack and unpack."""
+    counts = counted(text, machine, threads)
+    assert all(not why for why in reasons(counts).values()), reasons(counts)
+    assert all(each.equal for each in counts)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("machine", [V3, V4, SMALL], ids=["v3", "v4", "small"])
+@pytest.mark.parametrize("text", [SOFTMAX, NORM], ids=["softmax", "norm"])
+def test_rows_keep_only_their_numbers_in_registers(text: str, machine: Cpu, threads: int) -> None:
+    """Passes in turn, and pipelines of rows; what a row has one of is never in memory."""
+    counts = counted(text, machine, threads)
+    assert all(each.equal for each in counts)
+    (only,) = counts
+    assert {row.tensor for rows in only.levels.values() for row in rows if row.why} <= {"M", "T", "S", "V", "R"}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("machine", [V3, V4], ids=["v3", "v4"])
+@pytest.mark.parametrize(
+    "text", [EPILOGUE, CHAIN, ATTENTION.format(l=19, score="C[b, m, l] * 0.5")], ids=["epilogue", "chain", "attention"]
+)
+def test_sums_that_an_epilogue_reads_stay_in_registers(text: str, machine: Cpu, threads: int) -> None:
+    counts = counted(text, machine, threads)
+    assert all(each.equal for each in counts)
+    assert set().union(*reasons(counts).values()) == {IN_REGISTERS}
+    if text == CHAIN:
+        (only,) = (each for each in counts if "+" in each.kernel)
+        link = next(row for row in only.levels["L2"] if row.tensor == "F")
+        assert (link.counted.loads, link.counted.stores) == (2 * 21 * 37, 2 * 21 * 37)
+        assert not any(row.tensor == "F" for row in only.levels["DRAM"])
+
+
+RUNS_HERE = set(V3.features) <= set(host().features)
+
+
+@pytest.mark.skipif(not RUNS_HERE, reason="machine code for x86-64-v3")
+@pytest.mark.parametrize(
+    "text",
+    [CONVOLUTION, BYTES, PADDED, SOFTMAX, CHAIN, ATTENTION.format(l=150, score="l <= m + 2 ? C[b, m, l] : -inf")],
+    ids=["convolution", "bytes", "padded", "softmax", "chain", "causal"],
+)
+def test_machine_code_touches_what_the_interpreter_does(text: str) -> None:
+    """Offsets, bounds, masks and gathers as the processor has them, in several programs."""
+    graph = parse_graph(text)
+    given, plan = inputs_of(graph), planned(text, SMALL if text == SOFTMAX else V3, 2)
+    results, counts = count_plan(plan, V3, given)
+    found, counted_there = count_plan(plan, V3, given, "cpu")
+    assert counted_there == counts
+    for each, wanted in zip(found, results, strict=True):
+        np.testing.assert_allclose(each, wanted, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.skipif(not RUNS_HERE, reason="machine code for x86-64-v3")
+def test_a_trace_that_is_too_small_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = parse_graph(CHAIN)
+    given, plan = inputs_of(graph), planned(CHAIN, V3)
+    wanted = count_plan(plan, V3, given, "cpu")[1]
+    monkeypatch.setattr(tracing, "FIRST_WORDS", 100)
+    assert count_plan(plan, V3, given, "cpu")[1] == wanted
+
+
+def test_code_that_this_machine_does_not_execute_is_refused() -> None:
+    other = resolve_cpu("aarch64" if host().architecture == "x86_64" else "x86-64-v3")
+    with pytest.raises(NotCounted, match=r"this machine (lacks|is no)") as caught:
+        count_plan(planned(PRODUCT, other), other, inputs_of(parse_graph(PRODUCT)), "cpu")
+    assert caught.value.help == "count in the interpreter"
+
+
+def test_padding_of_packed_panels_is_counted_apart() -> None:
+    counts = counted(CONVOLUTION, V3)
+    rows = [row for each in counts for row in each.levels["REG"] if row.padding.fills]
+    assert [row.tensor.startswith("relayout") for row in rows] == [True]
+    assert rows[0].model == rows[0].counted
+
+
+# Known differences ----------------------------------------------------------------------------------------------------
+
+
+def test_the_last_block_of_k_goes_on_from_registers() -> None:
+    assert LAST_BLOCK in reasons(counted(DEEP, V3))["Y+Z"]
+
+
+def test_sums_of_a_result_wait_in_scratch_memory() -> None:
+    counts = counted(CHAIN, SMALL, threads=2, fuse="never")
+    assert reasons(counts)["E"] == {SUMS_IN_SCRATCH}
+    (last,) = (each for each in counts if each.kernel == "E")
+    assert {row.tensor for rows in last.levels.values() for row in rows if row.why} == {"E"}
+
+
+def test_reads_under_a_condition() -> None:
+    found = reasons(counted(PADDED, V3))
+    assert set().union(*found.values()) <= {GUARDED, GAPS}
+
+
+APART = """
+    input A: f32[12, 40]
+    Y: f32[i:12, j:10] = A[i, j] + A[i, j + 25]
+    output Y"""
+RESULT_AND_MORE = """
+    input X: f32[14, 20]
+    input W: f32[20, 35]
+    Y: f32[i:14, j:35] += X[i, k] * W[k, j] over k:20
+    Z: f32[i:14] += Y[i, j] over j:35
+    output Y
+    output Z"""
+
+
+def test_two_reads_leave_a_gap() -> None:
+    """Of 40 columns 20 are read; the model has the 35 from the first to the last one."""
+    (only,) = counted(APART, V3)
+    (row,) = (row for row in only.levels["DRAM"] if row.tensor == "A")
+    assert (row.why, row.model.loads, row.counted.loads) == (GAPS, 12 * 35, 12 * 20)
+
+
+def test_a_result_that_is_read_again_comes_from_memory_or_registers() -> None:
+    for each in counted(RESULT_AND_MORE, V3):
+        assert each.equal
+
+
+def test_tiles_that_a_mask_hides_do_not_run() -> None:
+    counts = counted(ATTENTION.format(l=150, score="l <= m + 2 ? C[b, m, l] * 0.5 : -inf"), V3)
+    (only,) = counts
+    assert HIDDEN in reasons(counts)[only.kernel]
+    rows = [row for rows in only.levels.values() for row in rows if row.why == HIDDEN]
+    assert all(row.counted.loads <= row.model.loads and row.counted.stores <= row.model.stores for row in rows)
+
+
+def test_an_epilogue_in_a_loop_stores_whole_tiles() -> None:
+    tree = planned(CHAIN, V3).kernels[0].scheduled.tree
+    text = print_tree(tree).replace(
+        "@REG unroll m:12, l:1 { par l:8 { op F } }", "@L1 for m:12, l:1 { @REG par l:8 { op F } }"
+    )
+    assert text != print_tree(tree)
+    changed = to_json(parse_tree(text, kernels(tree)))
+    found = reasons(counted(CHAIN, V3, trees={"C+F+E": changed}))
+    assert found["C+F+E"] <= {WHOLE_TILES, IN_REGISTERS}
+
+
+@pytest.mark.parametrize("machine", [V3, V4], ids=["v3", "v4"])
+def test_ordered_kernels_are_not_counted(machine: Cpu) -> None:
+    b = GraphBuilder("scan")
+    graph = b.finish([reduce.cum_sum(b.input("x", (5, 20), "f32"), axis=1)])
+    (only,) = count_plan(make_plan(graph, machine, 1, Options(cache=False)), machine, inputs_of(graph))[1]
+    assert not only.equal
+    assert "scans" in only.refused
+
+
+# Programs that are not their tree's -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "before", "after", "tensors"),
+    [
+        (PRODUCT, "@L2 for j:3, i:3", "@L2 for i:3, j:3", {"X", "W"}),  # another order of tiles
+        (CHAIN, "@DRAM par b:2", "@DRAM for b:2", set()),  # which moves the same
+        (CHAIN, "seq[@L2 for l:5", "shar[@L2 for l:5", set()),  # no child reads what another one has read
+    ],
+)
+def test_a_program_of_another_tree_is_found(
+    text: str, before: str, after: str, tensors: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program is held against a tree that it was not made from."""
+    for name in ("Touched", "movement"):
+        made = getattr(counting, name)
+
+        def of_another(tree: TileTree, *others: Any, made: Any = made, **named: Any) -> Any:
+            printed = print_tree(tree)
+            assert before in printed, printed
+            return made(parse_tree(printed.replace(before, after), kernels(tree)), *others, **named)
+
+        monkeypatch.setattr(counting, name, of_another)
+    (only,) = counted(text, V3, threads=2 if text == CHAIN else 1)
+    differing = {row.tensor for rows in only.levels.values() for row in rows if row.why not in ("", IN_REGISTERS)}
+    assert differing == tensors
+
+
+def test_a_machine_that_is_no_cpu_is_refused() -> None:
+    with pytest.raises(NotCounted, match="programs for sm_90a are not counted") as caught:
+        count(parse_graph(PRODUCT), [], machine="sm_90a")
+    assert caught.value.help
+
+
+def test_a_model_is_counted_as_it_is_compiled() -> None:
+    graph = parse_graph(PRODUCT)
+    (only,) = count(graph, inputs_of(graph), machine="x86-64-v3", threads=1)
+    assert only.equal
+    assert next(row for row in only.levels["DRAM"] if row.tensor == "X").counted.loads == 14 * 20

@@ -1,0 +1,56 @@
+"""Where the loads and stores of a kernel stand: of which statement each one is, at which point of its loops.
+
+Lowering notes it beside the program, which has nothing of it. With the addresses that a run touches it says in which
+step of the tile tree each of them is touched (`compiler.counting`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import field
+
+from xdsl.ir import Operation, SSAValue
+
+from tilewright.dataclass import dataclass
+from tilewright.expr.affine import Affine, affine
+from tilewright.expr.core import Axis, Expr
+
+
+@dataclass(frozen=True)
+class Whereabouts:
+    """The first point of one access: the loops of `statement` in terms of counters, whose values the program has.
+
+    `statement` is the name of a leaf; it is empty where the access gives a sum in memory its first value. Of several
+    loops with one name, the last one in `places` counts.
+    """
+
+    statement: str
+    places: Mapping[Axis, Expr]
+    counters: Mapping[Axis, SSAValue]
+
+    def forms(self) -> dict[str, Affine]:
+        """Each loop, by name, as an affine form over the counters; points inside a tile are left out.
+
+        Loops that the access does not know are missing.
+        """
+        found = {}
+        for axis, place in self.places.items():
+            form = affine(place)
+            if form is not None:
+                found[axis.name] = Affine(form.constant, {a: c for a, c in form.terms.items() if a in self.counters})
+        return found
+
+    def at(self, forms: Mapping[str, Affine], value: Callable[[SSAValue], int]) -> dict[str, int]:
+        """The values of the loops, where `value` gives those of the program."""
+        return {
+            name: form.constant + sum(factor * value(self.counters[axis]) for axis, factor in form.terms.items())
+            for name, form in forms.items()
+        }
+
+
+@dataclass
+class Notes:
+    """What lowering notes about one kernel: the whereabouts of its accesses, and what its scratch memory holds."""
+
+    accesses: dict[Operation, Whereabouts] = field(default_factory=dict)
+    buffers: dict[SSAValue, str] = field(default_factory=dict)
