@@ -142,6 +142,22 @@ ATTENTION = f"""
 {_softmax(13, 19, "S", "f32")}
     E: f32[b:2, m:13, n:7] += P[b, m, l] * V[b, l, n] over l:19
     output E"""
+CONVOLUTIONS = """
+    input X: f32[2, 3, 8, 9]
+    input U: f32[19, 3, 3, 3]
+    input W: f32[7, 19]
+    T: f32[n:2, c:19, h:6, w:7] += X[n, k, h + r, w + s] * U[c, k, r, s] over k:3, r:3, s:3
+    F: f32[n:2, c:19, h:6, w:7] = max(T[n, c, h, w], 0.0)
+    Y: f32[n:2, f:7, h:6, w:7] += F[n, c, h, w] * W[f, c] over c:19
+    output Y"""
+SEPARABLE = """
+    input X: f32[2, 8, 9, 19]
+    input U: f32[19, 3, 3]
+    input W: f32[19, 7]
+    T: f32[n:2, h:6, w:7, c:19] += X[n, h + r, w + s, c] * U[c, r, s] over r:3, s:3
+    F: f32[n:2, h:6, w:7, c:19] = max(T[n, h, w, c], 0.0)
+    Y: f32[n:2, h:6, w:7, f:7] += F[n, h, w, c] * W[c, f] over c:19
+    output Y"""
 HALF_CHAIN = """
     input A: f16[2, 21, 10]
     input B: f16[2, 10, 37]
@@ -188,7 +204,7 @@ def b_places(places: Any) -> Any:
 CPU_GRAPHS = {
     "gemm": GEMM, "batch": BATCH, "deep": DEEP, "bytes": BYTES, "convolution": CONVOLUTION, "softmax": SOFTMAX,
     "norm": NORM, "map": MAP, "transposed": TRANSPOSED, "window": WINDOW, "columns": COLUMNS,
-    "chain": CHAIN, "attention": ATTENTION,
+    "chain": CHAIN, "attention": ATTENTION, "convolutions": CONVOLUTIONS, "separable": SEPARABLE,
     "scan": "", "scan of columns": "", "sort": "", "sort of columns": "", "scatter": "",
 }  # fmt: skip
 GPU_GRAPHS = {
