@@ -12,6 +12,7 @@ from typing import Any, Literal
 from tilewright.dataclass import dataclass
 from tilewright.expr.core import Compute
 from tilewright.tiles.energy import access_energies, energy_of_multiplication, energy_of_operation
+from tilewright.tiles.footprints import footprint_bytes, footprints
 from tilewright.tiles.latency import Phases, phases, stepwise, words
 from tilewright.tiles.movement import Boundaries
 from tilewright.tiles.problem import Problem
@@ -22,8 +23,6 @@ from tilewright.tiles.resources import (
     Number,
     Resources,
     filling,
-    footprint_bytes,
-    footprints,
     greatest,
     instances,
     processing_elements,

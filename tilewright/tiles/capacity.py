@@ -9,19 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tilewright.tiles.footprints import footprint_bytes, footprints
 from tilewright.tiles.placement import REGISTERS, WORD_BYTES, Placed, registers, stages, threads_of, values
 from tilewright.tiles.problem import Problem
-from tilewright.tiles.resources import (
-    Factors,
-    Level,
-    Number,
-    Resources,
-    fed,
-    filling,
-    footprint_bytes,
-    footprints,
-    processing_elements,
-)
+from tilewright.tiles.resources import Factors, Level, Number, Resources, fed, filling, processing_elements
 from tilewright.tiles.shared_memory import block_bytes
 from tilewright.tiles.tree import (
     Kind,

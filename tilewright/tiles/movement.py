@@ -49,10 +49,10 @@ def movement(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """The visits of a nest inside the same spatial `tiles`, which share memory, and how one tensor comes and goes there.
+    """The visits of a nest inside the same spatial `tiles`, which share memory, and how a tensor comes and goes there.
 
-    `moving` are the axes that move its slices, `sums` those that its expression sums over. `frames` are those of turns between two visits, as they are needed: that
-    of all units, and that of one of those that share a slice.
+    `moving` are the axes that move its slices, `sums` those that its expression sums over. `frames` are those of turns
+    between two visits, as they are needed: that of all units, and that of one of those that share a slice.
     """
 
     top: Path
@@ -228,9 +228,7 @@ class Boundaries:
             found.append(Group(top, tensor, tiles, moving, sums, turns, {}))
         return found
 
-    def _turns(
-        self, top: Path, tensor: str, arrivals: Sequence[_Arrival], moving: frozenset[str]
-    ) -> tuple[Turn, ...]:
+    def _turns(self, top: Path, tensor: str, arrivals: Sequence[_Arrival], moving: frozenset[str]) -> tuple[Turn, ...]:
         """The turns that may move a tensor: not those where the same visit finds its slice where it left it."""
         found, retains = [], self.topology.retains(top)
         for arrival in arrivals:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidExpression
@@ -19,6 +20,7 @@ from tilewright.expr.core import Axis, Compute, Expr, Read, Tensor, walk
 from tilewright.expr.rewrite import transform
 from tilewright.tiles.kernel import AFTER, BEFORE, Kernel, expressions, joined
 
+Access = tuple[Tensor, tuple[Affine | None, ...]]  #: a tensor with an affine form per dimension, None for other indices
 LoopOf = tuple[str, str]  #: a loop of an expression: the name of what it writes, the name of the axis
 
 
@@ -98,7 +100,11 @@ class Problem:
 
     def compute(self, op: str) -> Compute:
         """The expression that writes `op`."""
-        return next(compute for compute in self.computes if compute.name == op)
+        return self._by_name[op]
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, Compute]:
+        return {compute.name: compute for compute in self.computes}
 
     def edges(self) -> Iterator[tuple[Compute, Compute]]:
         """Every (producer, consumer), in the order of producers."""
@@ -130,9 +136,27 @@ class Problem:
         axis = _plain(read.indices[dim])
         return axis is not None and self.names[consumer.name, axis.name] == self.names[place]
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> Mapping[str, Tensor]:
         """Every tensor read or written, by name."""
+        return self._tensors
+
+    @cached_property
+    def _tensors(self) -> Mapping[str, Tensor]:
         return {tensor.name: tensor for compute in self.computes for tensor in (*compute.inputs(), compute.output)}
+
+    def accesses(self, op: str) -> tuple[Access, ...]:
+        """How an expression indexes the tensors that it reads, and last the one that it writes."""
+        return self._accesses[op]
+
+    @cached_property
+    def _accesses(self) -> Mapping[str, tuple[Access, ...]]:
+        return {
+            compute.name: tuple(
+                (read.tensor, tuple(map(affine, read.indices)))
+                for read in (*compute.reads(), Read(compute.output, compute.axes))
+            )
+            for compute in self.computes
+        }
 
 
 def problem_of(kernel: Kernel) -> Problem:

@@ -16,8 +16,8 @@ import numpy as np
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError
-from tilewright.expr.affine import Affine, affine
-from tilewright.expr.core import Compute, Read, Tensor
+from tilewright.expr.affine import Affine
+from tilewright.expr.core import Compute, Tensor
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.rescaling import readers, rescaled
 from tilewright.tiles.resources import Level, Number, Range, Resources, greatest, least
@@ -527,13 +527,10 @@ class Topology:
         """The accesses of one expression by tensor, the write last."""
         if op not in self._accessed:
             found: dict[str, list[_Access]] = {}
-            compute = self.computes[op]
-            for read in (*compute.reads(), Read(compute.output, compute.axes)):
-                forms, shape = tuple(map(affine, read.indices)), tuple(int(extent) for extent in read.tensor.shape)  # type: ignore[arg-type]
-                found.setdefault(read.tensor.name, []).append(self._access(op, forms, shape))
+            for tensor, forms in self.problem.accesses(op):
+                found.setdefault(tensor.name, []).append(self._access(op, forms, _shape(tensor)))
             for one in self.rescaled.get(op, ()):
-                shape = tuple(int(extent) for extent in one.value.shape)  # type: ignore[arg-type]
-                found.setdefault(one.value.name, []).append(self._access(op, one.forms, shape))
+                found.setdefault(one.value.name, []).append(self._access(op, one.forms, _shape(one.value)))
             self._accessed[op] = found
         return self._accessed[op]
 
@@ -674,3 +671,7 @@ class Topology:
             for op, axis in self.problem.derived
             if op in self.places and self.problem.names[op, axis] in names - self.extents.keys()
         }
+
+
+def _shape(tensor: Tensor) -> tuple[int, ...]:
+    return tuple(int(extent) for extent in tensor.shape)  # type: ignore[arg-type]

@@ -171,7 +171,9 @@ class Known:
             self._steps[key] = Steps(self.topology, where, axis, own)
         return self._steps[key]
 
-    def interval(self, part: Part, line: Line, tensor: str, now: Path | None, before: Path | None, steps: Steps) -> Interval:
+    def interval(
+        self, part: Part, line: Line, tensor: str, now: Path | None, before: Path | None, steps: Steps
+    ) -> Interval:
         key = (line, now, before, steps)
         if key not in self._intervals:
             self._intervals[key] = Interval(self.topology, part, line, tensor, now, before, steps)
@@ -307,7 +309,10 @@ class Point:
         often = self.count(interval.loops, stand)
         if interval not in self._lengths:
             axis, before = interval.axis, interval.before
-            self._lengths[interval] = self._length(axis, interval.now), 0 if before is None else self._length(axis, before)
+            self._lengths[interval] = (
+                self._length(axis, interval.now),
+                0 if before is None else self._length(axis, before),
+            )
         now, before = self._lengths[interval]
         if interval.before is None:
             return Sizes(often * now, 0, 0)

@@ -22,10 +22,11 @@ from tilewright.search.genetic import Genetic
 from tilewright.search.minimise import minimise
 from tilewright.search.space import NoLegalPoint, canonical
 from tilewright.search.tree_search import TreeSearch
+from tilewright.tiles.footprints import footprints
 from tilewright.tiles.legality import violations
 from tilewright.tiles.notation import parse_tree
 from tilewright.tiles.problem import Problem
-from tilewright.tiles.resources import Level, Resources, footprints, processing_elements
+from tilewright.tiles.resources import Level, Resources, processing_elements
 from tilewright.tiles.tree import Kind, Scope, Tile, TileTree, ancestors, leaves, node_at, same_path
 
 LEVELS = ("L2", "L1", "L0")

@@ -13,12 +13,13 @@ from tilewright.expr.ordered import Ordered, PrefixScan, Scatter, Sort
 from tilewright.expr.text import parse_graph
 from tilewright.machine.registry import resolve_cpu
 from tilewright.tiles import legality
+from tilewright.tiles.footprints import Accesses, footprints, working_set
 from tilewright.tiles.kernel import Kernel, Statement
 from tilewright.tiles.legality import check, violations
 from tilewright.tiles.machines import program_resources
 from tilewright.tiles.notation import parse_tree
 from tilewright.tiles.problem import NEW, OLD, Problem, Rescaling, problem_of
-from tilewright.tiles.resources import Level, Resources, Slices, footprints, processing_elements, working_set
+from tilewright.tiles.resources import Level, Resources, processing_elements
 from tilewright.tiles.tree import Tile, walk
 
 
@@ -461,15 +462,15 @@ def test_one_look_at_each_expression_for_all_that_a_scope_places(monkeypatch: py
         text = "\n".join(["input V0: f32[8, 64]", *lines, f"output V{count}"])
         steps = ", ".join(f"@L1 for j:64 {{ op V{n + 1} }}" for n in range(count))
         seen = 0
-        original = Slices._box
+        original = Accesses._add
 
-        def counted(self: Slices, *arguments: Any) -> Any:
+        def counted(self: Accesses, *arguments: Any) -> Any:
             nonlocal seen
             seen += 1
             return original(self, *arguments)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Slices, "_box", counted)
+            patch.setattr(Accesses, "_add", counted)
             tree = parse_tree(f"@L2 for i:8 {{ stage V1 in L1 {{ seq[{steps}] }} }}")
             room = program_resources(resolve_cpu("x86-64-v3"))
             assert not list(violations(tree, Problem.of(parse_graph(text).nodes), resources=room))
