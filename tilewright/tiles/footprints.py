@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import reduce
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -150,6 +151,7 @@ class Accesses:
             self.users[one.value.name].add(one.rescaling.total)
         self._outside: dict[Path, Mapping[str, Sequence[Side]]] = {}
         self._loops: dict[str, Mapping[str, Sequence[Around]]] = {}
+        self._axes: dict[tuple[str, str], _Axis] = {}
 
     def inside(self, path: Path) -> list[str]:
         """The expressions below a node."""
@@ -188,6 +190,24 @@ class Accesses:
         users = self.users[tensor]
         return tensor in inside and bool(users) and users <= inside
 
+    def axis(self, op: str, axis: str) -> _Axis:
+        """What decides the values of an axis of an expression."""
+        key = (op, axis)
+        if key not in self._axes:
+            compute, name, (place, _) = self.problem.compute(op), self.problem.names[key], self.places[op]
+            self._axes[key] = _Axis(
+                name,
+                next(a.size for a in compute.loops if a.name == axis),
+                name in self.loops(op),
+                all(axis != a.name for a in compute.body_loops),
+                tuple(
+                    (consumer, form, same_path(place, self.places[consumer][0]))
+                    for consumer, form in self.problem.derived.get(key, ())
+                    if consumer in self.places
+                ),
+            )
+        return self._axes[key]
+
     def loops(self, op: str) -> Mapping[str, Sequence[Around]]:
         """The loops around a leaf by name, outermost first, the micro-kernel's included."""
         if op not in self._loops:
@@ -201,6 +221,20 @@ class Accesses:
                 found.setdefault(loop.name, []).append((len(place), loop, place, number))
             self._loops[op] = found
         return self._loops[op]
+
+
+class _Axis(NamedTuple):
+    """An axis of an expression: the name of its loop, its extent, whether loops cut it, and what decides its values.
+
+    `given`: an ordered accumulation gives all of them. `forms`: these consumers ask for them, by affine forms over
+    their axes; with the node that they share with the expression.
+    """
+
+    name: str
+    extent: int
+    cut: bool
+    given: bool
+    forms: tuple[tuple[str, Affine, Path], ...]
 
 
 class Slices:
@@ -262,10 +296,7 @@ class Slices:
         low: Number = None
         high: Number = None
         for op, form in accesses:
-            if form is None:
-                first, end = 0, extent
-            else:
-                first, end = self._range(op, form, path)
+            first, end = (0, extent) if form is None else self._range(op, form, path)
             low, high = (first, end) if low is None else (least(low, first), greatest(high, end))
         return least(high - low, extent)
 
@@ -286,22 +317,18 @@ class Slices:
         return self._extents[key]
 
     def _extent(self, op: str, axis: str, path: Path) -> Number:
-        compute = self.problem.compute(op)
-        whole = next(int(a.extent) for a in compute.loops if a.name == axis)  # type: ignore[arg-type]
-        if all(axis != a.name for a in compute.body_loops):
-            return whole  # an ordered accumulation gives all of it
-        name = self.problem.names[op, axis]
-        covered = self._covered(op, name, path)
-        ranges = []
-        place, _ = self.places[op]
-        for consumer, form in self.problem.derived.get((op, axis), ()):
-            if consumer in self.places:
-                shared = same_path(place, self.places[consumer][0])
-                ranges.append(self._range(consumer, form, path if shared[: len(path)] == path else shared))
-        if not ranges:
-            return least(covered, whole)
+        one = self.accesses.axis(op, axis)
+        if one.given:
+            return one.extent
+        covered = self._covered(op, one.name, path)
+        if not one.forms:
+            return least(covered, one.extent)
+        ranges = [
+            self._range(consumer, form, path if shared[: len(path)] == path else shared)
+            for consumer, form, shared in one.forms
+        ]
         hull = reduce(greatest, (b for _, b in ranges)) - reduce(least, (a for a, _ in ranges))
-        return least(least(hull, whole), covered) if name in self.accesses.loops(op) else least(hull, whole)
+        return least(least(hull, one.extent), covered) if one.cut else least(hull, one.extent)
 
     def _covered(self, op: str, name: str, path: Path) -> Number:
         """The product of the factors of an expression's loops of one name inside a node."""

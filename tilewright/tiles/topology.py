@@ -16,6 +16,7 @@ import numpy as np
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError
+from tilewright.expr import dtypes
 from tilewright.expr.affine import Affine
 from tilewright.expr.core import Compute, Tensor
 from tilewright.tiles.problem import Problem
@@ -211,6 +212,7 @@ class Topology:
         self._accessed: dict[str, Mapping[str, Sequence[_Access]]] = {}
         self._axes: dict[tuple[str, str], _AxisOf] = {}
         self._meetings: dict[tuple[Path, str], Path] = {}
+        self._widths: dict[int, Mapping[str, float]] = {}
         self.problem = problem
         self.levels = resources.levels if resources is not None else levels_of(tree)
         self.tree, self.staged = completed(tree, self.levels)
@@ -244,6 +246,14 @@ class Topology:
     def tensors(self) -> Mapping[str, Tensor]:
         """Every tensor read or written, by name."""
         return self.problem.tensors()
+
+    def widths(self, level: Level) -> Mapping[str, float]:
+        """Words of a level that hold one element of each tensor."""
+        if level.word_bits not in self._widths:
+            self._widths[level.word_bits] = {
+                name: dtypes.size_bytes(tensor.dtype) * 8 / level.word_bits for name, tensor in self.tensors.items()
+            }
+        return self._widths[level.word_bits]
 
     # Loops and blocks
 
