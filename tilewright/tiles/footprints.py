@@ -18,7 +18,7 @@ from tilewright.expr import dtypes
 from tilewright.expr.affine import Affine
 from tilewright.expr.core import Axis, Read, Tensor
 from tilewright.expr.core import walk as walk_expr
-from tilewright.tiles.problem import Problem
+from tilewright.tiles.problem import Access, Problem
 from tilewright.tiles.rescaling import rescaled
 from tilewright.tiles.resources import Factors, Number, Range, factor_of, greatest, least
 from tilewright.tiles.tree import Kind, Leaf, Loop, Node, Path, Scope, Stage, Tile, same_path, walk
@@ -91,15 +91,17 @@ class Footprints:
         if not isinstance(node, Scope):
             held, passing = slices.outside(path), _bypassed(node)
             return {name: size for name, size in held.items() if name not in passing} if passing else held
-        kept = [self._resident(slices, child, (*path, number), keep) for number, child in enumerate(node.children)]
+        kept: list[Mapping[str, Number]] = [
+            self._resident(slices, child, (*path, number), keep) for number, child in enumerate(node.children)
+        ]
         if node.kind is Kind.SEQ:
             stays = {name: reduce(greatest, (held.get(name, 0) for held in kept)) for name in keep}
             stays = {name: size for name, size in stays.items() if any(name in held for held in kept)}
-            return reduce(self._larger, [{**held, **stays} for held in kept] if stays else kept)
+            return reduce(self._larger, [{**held, **stays} for held in kept])
         once = self.dedupe and node.kind is not Kind.PIPE
         total: dict[str, Number] = {}
-        for held in kept:
-            for name, size in held.items():
+        for one in kept:
+            for name, size in one.items():
                 total[name] = greatest(total.get(name, 0), size) if once else total.get(name, 0) + size
         return total
 
@@ -168,9 +170,9 @@ class Accesses:
         """How the tensors that are wanted are indexed in a node."""
         found: dict[str, list[dict[object, tuple[str, Affine | None]]]] = {}
         for op in self.inside(path):
-            for tensor, forms in self.problem.accesses(op):
-                if wanted(tensor.name):
-                    self._add(found.setdefault(tensor.name, [{} for _ in forms]), op, forms)
+            for access in self.problem.accesses(op):
+                if wanted(access.tensor):
+                    self._add(found.setdefault(access.tensor, [{} for _ in access.forms]), access)
         return {
             name: [
                 (int(extent), tuple(side.values()))  # type: ignore[arg-type]
@@ -179,14 +181,13 @@ class Accesses:
             for name, sides in found.items()
         }
 
-    def _add(
-        self, sides: Sequence[dict[object, tuple[str, Affine | None]]], op: str, forms: Sequence[Affine | None]
-    ) -> None:
+    def _add(self, sides: Sequence[dict[object, tuple[str, Affine | None]]], access: Access) -> None:
         """Note an access of an expression, dimension by dimension; once where it has equal ones."""
-        for side, form in zip(sides, forms, strict=True):
-            side[op, None if form is None else (form.constant, tuple(form.terms.items()))] = op, form
+        for side, form in zip(sides, access.forms, strict=True):
+            key = None if form is None else (form.constant, tuple(form.terms.items()))
+            side[access.op, key] = access.op, form
 
-    def _lives_inside(self, tensor: str, inside: Collection[str]) -> bool:
+    def _lives_inside(self, tensor: str, inside: frozenset[str]) -> bool:
         users = self.users[tensor]
         return tensor in inside and bool(users) and users <= inside
 
@@ -293,11 +294,10 @@ class Slices:
 
     def _side(self, path: Path, extent: int, accesses: Sequence[tuple[str, Affine | None]]) -> Number:
         """Elements of a bounding box along one dimension; all where one access has no affine index there."""
-        low: Number = None
-        high: Number = None
-        for op, form in accesses:
-            first, end = (0, extent) if form is None else self._range(op, form, path)
-            low, high = (first, end) if low is None else (least(low, first), greatest(high, end))
+        ranges = [(0, extent) if form is None else self._range(op, form, path) for op, form in accesses]
+        low, high = ranges[0]
+        for first, end in ranges[1:]:
+            low, high = least(low, first), greatest(high, end)
         return least(high - low, extent)
 
     def _range(self, op: str, form: Affine, path: Path) -> Range:
@@ -305,8 +305,15 @@ class Slices:
         low: Number = form.constant
         high: Number = form.constant + 1
         for axis, coefficient in form.terms.items():
-            last = coefficient * (self.extent(op, axis.name, path) - 1)
-            low, high = (low, high + last) if coefficient > 0 else (low + last, high)
+            key = (op, axis.name, path)
+            extent = self._extents.get(key)
+            if extent is None:
+                extent = self.extent(*key)
+            last = coefficient * (extent - 1)
+            if coefficient > 0:
+                high = high + last
+            else:
+                low = low + last
         return low, high
 
     def extent(self, op: str, axis: str, path: Path) -> Number:

@@ -21,10 +21,10 @@ import numpy as np
 from tilewright.dataclass import dataclass
 from tilewright.expr.affine import Affine
 from tilewright.tiles.brute import walk_nest
-from tilewright.tiles.problem import Problem
+from tilewright.tiles.problem import Access, Problem
 from tilewright.tiles.rescaling import Rescaled
 from tilewright.tiles.resources import Level, Number, Resources
-from tilewright.tiles.topology import LoopAt, Topology, _Access, bound
+from tilewright.tiles.topology import LoopAt, Topology, bound
 from tilewright.tiles.traffic import Moved, Traffic, sum_of
 from tilewright.tiles.tree import Binding, Kind, Path, Scope, Tile, TileTree
 from tilewright.tiles.turns import Frame, Known, Line, Part, Parts, Point, Turn
@@ -237,9 +237,10 @@ class Boundaries:
                 assert arrival.now is not None
                 if retains or tensor in self.topology.ops(arrival.now):
                     continue
-            if arrival.turns[kept] is None:
-                arrival.turns[kept] = Turn(arrival.now, arrival.before, arrival.shared, arrival.advancing, kept)
-            found.append(arrival.turns[kept])
+            turn = arrival.turns[kept]
+            if turn is None:
+                turn = arrival.turns[kept] = Turn(arrival.now, arrival.before, arrival.shared, arrival.advancing, kept)
+            found.append(turn)
         return tuple(found)
 
     def _arrivals(self, top: Path, visits: Sequence[Path]) -> Iterator[_Arrival]:
@@ -409,11 +410,12 @@ class Boundaries:
         )
 
     def _lines(
-        self, visits: Sequence[Path], accesses: Sequence[_Access], users: tuple[tuple[str, ...], tuple[str, ...]]
+        self, visits: Sequence[Path], accesses: Sequence[Access], users: tuple[tuple[str, ...], tuple[str, ...]]
     ) -> tuple[Part, ...] | None:
         """The parts where every dimension is one axis of its own, the same in all accesses; None where not."""
-        axes, extents = accesses[0].axes, self.topology.extents
-        if None in axes or len(set(axes)) < len(axes) or any(access.axes != axes for access in accesses):
+        extents = self.topology.extents
+        axes = [axis for axis in accesses[0].axes if axis is not None]
+        if len(set(axes)) < len(accesses[0].axes) or any(access.axes != accesses[0].axes for access in accesses):
             return None
         if any(extents[axis] > extent for axis, extent in zip(axes, accesses[0].shape, strict=True)):
             return None

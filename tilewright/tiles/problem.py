@@ -20,7 +20,6 @@ from tilewright.expr.core import Axis, Compute, Expr, Read, Tensor, walk
 from tilewright.expr.rewrite import transform
 from tilewright.tiles.kernel import AFTER, BEFORE, Kernel, expressions, joined
 
-Access = tuple[Tensor, tuple[Affine | None, ...]]  #: a tensor with an affine form per dimension, None for other indices
 LoopOf = tuple[str, str]  #: a loop of an expression: the name of what it writes, the name of the axis
 
 
@@ -36,6 +35,22 @@ class Rescaling:
     total: str
     running: str
     factor: Expr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Access:
+    """How an expression indexes a tensor of this shape: an affine form per dimension, None for any other index.
+
+    `axes` has the name of the loop whose values are the indices of a dimension; None where the index is no axis, or one
+    about which consumers decide. `moving` are the loops that move the slice.
+    """
+
+    op: str
+    tensor: str
+    forms: tuple[Affine | None, ...]
+    shape: tuple[int, ...]
+    axes: tuple[str | None, ...]
+    moving: frozenset[str]
 
 
 OLD, NEW = "old", "new"  #: the tensors without dimensions that a `Rescaling.factor` reads
@@ -150,13 +165,27 @@ class Problem:
 
     @cached_property
     def _accesses(self) -> Mapping[str, tuple[Access, ...]]:
-        return {
-            compute.name: tuple(
-                (read.tensor, tuple(map(affine, read.indices)))
-                for read in (*compute.reads(), Read(compute.output, compute.axes))
-            )
-            for compute in self.computes
-        }
+        found = {}
+        for compute in self.computes:
+            reads = (*compute.reads(), Read(compute.output, compute.axes))
+            accesses = [self.access(compute.name, read.tensor, tuple(map(affine, read.indices))) for read in reads]
+            found[compute.name] = tuple(accesses)
+        return found
+
+    def access(self, op: str, tensor: Tensor, forms: tuple[Affine | None, ...]) -> Access:
+        """What an expression reaches of a tensor by these indices."""
+        terms = {axis.name for form in forms if form is not None for axis in form.terms}
+        moving = frozenset(name for term in terms for name in self.loops_of(op, term))
+        shape = tuple(int(extent) for extent in tensor.shape)  # type: ignore[arg-type]
+        return Access(op, tensor.name, forms, shape, tuple(self._index(op, form) for form in forms), moving)
+
+    def _index(self, op: str, form: Affine | None) -> str | None:
+        if form is None or form.constant or len(form.terms) != 1:
+            return None
+        ((axis, factor),) = form.terms.items()
+        given = all(axis.name != own.name for own in self.compute(op).body_loops)
+        follows = given or (op, axis.name) in self.derived
+        return self.names[op, axis.name] if factor == 1 and not follows else None
 
 
 def problem_of(kernel: Kernel) -> Problem:

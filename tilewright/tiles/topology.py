@@ -19,7 +19,7 @@ from tilewright.errors import CompileError
 from tilewright.expr import dtypes
 from tilewright.expr.affine import Affine
 from tilewright.expr.core import Compute, Tensor
-from tilewright.tiles.problem import Problem
+from tilewright.tiles.problem import Access, Problem
 from tilewright.tiles.rescaling import readers, rescaled
 from tilewright.tiles.resources import Level, Number, Range, Resources, greatest, least
 from tilewright.tiles.traffic import Moved, Traffic
@@ -65,21 +65,6 @@ class LoopAt:
     axis: str
     spatial: bool
     level: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Access:
-    """How an expression indexes a tensor of this shape: an affine form per dimension, None for any other index.
-
-    `axes` has the name of the loop whose values are the indices of a dimension; None where the index is no axis, or one
-    about which consumers decide. `moving` are the loops that move the slice.
-    """
-
-    op: str
-    forms: tuple[Affine | None, ...]
-    shape: tuple[int, ...]
-    axes: tuple[str | None, ...]
-    moving: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +193,8 @@ class Topology:
         self._tops: dict[Path, Path] = {}
         self._par_tiles: dict[Path, tuple[Path, ...]] = {}
         self._moving: dict[tuple[Path, str, tuple[Path, ...]], frozenset[str]] = {}
-        self._accesses: dict[tuple[Path, str], tuple[_Access, ...]] = {}
-        self._accessed: dict[str, Mapping[str, Sequence[_Access]]] = {}
+        self._accesses: dict[tuple[Path, str], tuple[Access, ...]] = {}
+        self._accessed: dict[str, Mapping[str, Sequence[Access]]] = {}
         self._axes: dict[tuple[str, str], _AxisOf] = {}
         self._meetings: dict[tuple[Path, str], Path] = {}
         self._widths: dict[int, Mapping[str, float]] = {}
@@ -524,7 +509,7 @@ class Topology:
 
     # Slices
 
-    def accesses(self, path: Path, tensor: str) -> tuple[_Access, ...]:
+    def accesses(self, path: Path, tensor: str) -> tuple[Access, ...]:
         """How the expressions below a node index a tensor, the write included."""
         key = (path, tensor)
         if key not in self._accesses:
@@ -533,29 +518,16 @@ class Topology:
             )
         return self._accesses[key]
 
-    def _accesses_of(self, op: str) -> Mapping[str, Sequence[_Access]]:
+    def _accesses_of(self, op: str) -> Mapping[str, Sequence[Access]]:
         """The accesses of one expression by tensor, the write last."""
         if op not in self._accessed:
-            found: dict[str, list[_Access]] = {}
-            for tensor, forms in self.problem.accesses(op):
-                found.setdefault(tensor.name, []).append(self._access(op, forms, _shape(tensor)))
+            found: dict[str, list[Access]] = {}
+            for access in self.problem.accesses(op):
+                found.setdefault(access.tensor, []).append(access)
             for one in self.rescaled.get(op, ()):
-                found.setdefault(one.value.name, []).append(self._access(op, one.forms, _shape(one.value)))
+                found.setdefault(one.value.name, []).append(self.problem.access(op, one.value, one.forms))
             self._accessed[op] = found
         return self._accessed[op]
-
-    def _access(self, op: str, forms: tuple[Affine | None, ...], shape: tuple[int, ...]) -> _Access:
-        terms = {axis.name for form in forms if form is not None for axis in form.terms}
-        moving = frozenset(name for term in terms for name in self.problem.loops_of(op, term))
-        return _Access(op, forms, shape, tuple(self._index(op, form) for form in forms), moving)
-
-    def _index(self, op: str, form: Affine | None) -> str | None:
-        if form is None or form.constant or len(form.terms) != 1:
-            return None
-        ((axis, factor),) = form.terms.items()
-        one = self.axis(op, axis.name)
-        follows = one.given or (op, axis.name) in self.problem.derived
-        return one.name if factor == 1 and not follows else None
 
     def points_of(self, op: str) -> str:
         """The name of a tensor that has an element for every point at which an expression is evaluated."""
@@ -563,7 +535,8 @@ class Topology:
         compute = self.computes[op]
         axes = compute.body_loops
         forms = tuple(Affine(0, {axis: 1}) for axis in axes)
-        self._accesses[self.places[op], name] = (self._access(op, forms, tuple(axis.size for axis in axes)),)
+        tensor = replace(compute.output, name=name, shape=tuple(axis.size for axis in axes))
+        self._accesses[self.places[op], name] = (self.problem.access(op, tensor, forms),)
         return name
 
     def side(self, path: Path, tensor: str, dim: int, at: At, inside: Inside) -> Range:
@@ -681,7 +654,3 @@ class Topology:
             for op, axis in self.problem.derived
             if op in self.places and self.problem.names[op, axis] in names - self.extents.keys()
         }
-
-
-def _shape(tensor: Tensor) -> tuple[int, ...]:
-    return tuple(int(extent) for extent in tensor.shape)  # type: ignore[arg-type]

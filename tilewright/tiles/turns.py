@@ -100,7 +100,7 @@ class Steps:
 
     def digits(self, stand: Stand, *, first: bool = False) -> list[tuple[LoopAt, str]]:
         """The loops with the steps that make different occurrences of a turn; temporal ones at the `first`."""
-        standing, advances = divmod(stand, 2)
+        standing, advances = stand >> 1, stand & 1
         found = []
         for number, loop in enumerate(self.loops):
             steps = "first"
@@ -140,10 +140,6 @@ class Interval:
         outermost = (*steps.loops[:1], *self.last[:1])
         self.outermost = outermost[:1] if outermost[:1] == outermost[1:] else outermost
 
-    def stand(self, turn: Turn) -> Stand:
-        """How the loops that decide about the slice stand."""
-        return turn.stands.get(self.axis, AGAIN)
-
 
 class Box:
     """Dimensions of a slice of a tensor that move together, with the loops of the axes that move them."""
@@ -151,9 +147,9 @@ class Box:
     def __init__(self, part: Part, tensor: str, steps: Mapping[str, Steps]) -> None:
         self.part, self.tensor, self.steps = part, tensor, steps
 
-    def stand(self, turn: Turn) -> tuple[Stand, ...]:
+    def stand(self, stands: Mapping[str, Stand]) -> tuple[Stand, ...]:
         """How the loops that decide about the slice stand."""
-        return tuple([turn.stands.get(axis, AGAIN) for axis in self.part.walked])
+        return tuple([stands.get(axis, AGAIN) for axis in self.part.walked])
 
 
 class Known:
@@ -256,7 +252,9 @@ class Point:
         at_first: Number = 1
         for steps in frame.rest:
             stand = stands.get(steps.axis, AGAIN)
-            count = self.count(steps, stand)
+            count = self._counts.get((steps, stand, False))
+            if count is None:
+                count = self.count(steps, stand)
             total = total * count
             if fresh:
                 at_first = at_first * (self.count(steps, stand, first=True) if steps.axis in fresh else count)
@@ -290,22 +288,24 @@ class Point:
         now: Number = 1
         before: Number = 1
         common: Number = 1
+        stands, known = turn.stands, self._sizes
         for part in frame.parts:
-            key = (part, part.stand(turn))
-            own = self._sizes.get(key)
+            stand = stands.get(part.axis, AGAIN) if isinstance(part, Interval) else part.stand(stands)
+            key = (part, stand)
+            own = known.get(key)
             if own is None:
-                own = self._sizes[key] = self._part(part, turn)
+                own = known[key] = self._part(part, turn)
             now, before, common = now * own.now, before * own.before, common * own.common
         return Sizes(now, before, common)
 
     def _part(self, part: Interval | Box, turn: Turn) -> Sizes:
-        if isinstance(part, Interval) and all(map(self.fits, part.outermost)):
-            return self._interval(part, turn.stands.get(part.axis, AGAIN))
-        return Positions(self, part, turn).total()
+        if isinstance(part, Box) or not all(map(self.fits, part.outermost)):
+            return Positions(self, part, turn).total()
+        return self._interval(part, turn.stands.get(part.axis, AGAIN))
 
     def _interval(self, interval: Interval, stand: Stand) -> Sizes:
         """Intervals that all have one length, and one distance from those before: no step is clipped."""
-        standing, advances = divmod(stand, 2)
+        standing, advances = stand >> 1, stand & 1
         often = self.count(interval.loops, stand)
         if interval not in self._lengths:
             axis, before = interval.axis, interval.before
