@@ -7,12 +7,14 @@ a cache is slow and no error, unless the tree places it there (`placement`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from tilewright.tiles.footprints import Footprints, footprint_bytes
 from tilewright.tiles.placement import REGISTERS, WORD_BYTES, Placed, registers, stages, threads_of, values
 from tilewright.tiles.problem import Problem
-from tilewright.tiles.resources import Factors, Level, Number, Resources, fed, filling, processing_elements
+from tilewright.tiles.resources import Factors, Level, Number, Resources, fed, filling, processing_elements, sides
 from tilewright.tiles.shared_memory import block_bytes
 from tilewright.tiles.tree import (
     Kind,
@@ -55,6 +57,17 @@ def excesses(tree: TileTree, problem: Problem, resources: Resources) -> Iterator
                 f"one instance of {feeder} feeds {needed} {inner}, the machine has {fanout} there",
                 f"bind loops at {feeder} as for until their factors are {-(-needed // fanout)} times smaller",
             )
+    for number, (width, height) in _arrays(resources, tree):
+        ways = sides(tree, resources, number)
+        if not any(x <= width and y <= height for x, y in ways):
+            x, y = min(ways, key=lambda way: max(way[0] / width, way[1] / height))
+            feeder = resources.levels[number - 1].name
+            axis, needed, there = ("X", x, width) if x > width else ("Y", y, height)
+            yield (
+                f"one instance of {feeder} feeds {needed} along {axis}, the machine has {there} there",
+                f"bind loops along {axis} at {feeder} as for until their factors are {-(-needed // there)} times "
+                f"smaller, or as par along {'Y' if axis == 'X' else 'X'} by along_x",
+            )
     for tile, level, held in _Held(tree, problem, resources).at():
         if held > level.capacity_bytes:
             yield (
@@ -73,6 +86,7 @@ class Capacities:
     def __init__(self, tree: TileTree, problem: Problem, resources: Resources) -> None:
         self.tree, self.resources = tree, resources
         self._held = _Held(tree, problem, resources)
+        self._arrays = _arrays(resources, tree)
 
     def fit(self, factors: Factors) -> Any:
         """Whether the machine has room for each tree.
@@ -85,6 +99,9 @@ class Capacities:
             fits = fits & (processing_elements(tree, factors) <= resources.units)
         for number, fanout in _fanouts(resources):
             fits = fits & (fed(tree, resources, number, factors) <= fanout)
+        for number, (width, height) in self._arrays:
+            ways = [(x <= width) & (y <= height) for x, y in sides(tree, resources, number, factors)]
+            fits = fits & reduce(or_, ways)
         for _, level, held in self._held.at(factors):
             fits = fits & (held <= level.capacity_bytes)
         return fits
@@ -109,6 +126,17 @@ def _fanouts(resources: Resources) -> list[tuple[int, int]]:
     """The memory levels on the chip, and the units as the innermost one, by number with what one outside them feeds."""
     found = [(number, resources.fanout(number)) for number in range(1, len(resources.levels))]
     return [(number, fanout) for number, fanout in found if fanout is not None]
+
+
+def _arrays(resources: Resources, tree: Node) -> list[tuple[int, tuple[int, int]]]:
+    """The arrays that tiles of a tree bind loops to, by the number of the level that lies in them."""
+    bound = {
+        resources.level(node.level)
+        for _, node in walk(tree)
+        if isinstance(node, Tile) and any(hint.name == "along_x" for hint in node.hints)
+    }
+    levels = enumerate(resources.levels)
+    return [(number, level.array) for number, level in levels if level.array is not None and number - 1 in bound]
 
 
 class _Held:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,9 @@ class Level:
 
     With `by_placement` only what a tree places there counts (`placement`): what else is there the hardware decides.
     With `reduce` it adds up what several units computed; with `multicast` one read serves several instances further in.
-    Rates are per instance (None: unlimited), energies per word in 16-bit multiply-adds (None: by `technology`). The
-    meaning of the rest is that of `machine.description.Level`.
+    One instance of the level outside feeds an `array` of instances, so many along X and along Y (None: any). Rates are
+    per instance (None: unlimited), energies per word in 16-bit multiply-adds (None: by `technology`). The meaning of
+    the rest is that of `machine.description.Level`.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Level:
     reduce: bool = False
     multicast: bool = True
     instances: int | None = None
+    array: tuple[int, int] | None = None
     word_bits: int = 16
     technology: str = "sram"
     read_words_per_cycle: float | None = None
@@ -87,7 +90,7 @@ class Resources:
 
     def unlimited(self) -> Resources:
         """The same levels with any number of instances, bytes and units."""
-        levels = tuple(replace(level, capacity_bytes=None, instances=None) for level in self.levels)
+        levels = tuple(replace(level, capacity_bytes=None, instances=None, array=None) for level in self.levels)
         return replace(self, levels=levels, units=None)
 
     def level(self, name: str) -> int | None:
@@ -162,6 +165,49 @@ def _spread(
     ]
     last = number == len(resources.levels) - 1
     return sum(parts) if node.kind in SIMULTANEOUS and (last or number > around + 1) else reduce(greatest, parts)
+
+
+def sides(tree: Node, resources: Resources, number: int, factors: Factors | None = None) -> list[tuple[Number, Number]]:
+    """What a tree takes of the array that one instance of the level outside level `number` feeds, along X and along Y.
+
+    These are loops of tiles that say how many of them are along X; loops of others may lie anywhere and do not count.
+    Children that run at the same time lie beside each other, along X or along Y: there is a pair for each way.
+    """
+    return _sides(tree, resources, number, factors, 0, ())
+
+
+def _sides(
+    node: Node, resources: Resources, number: int, factors: Factors | None, around: int, path: Path
+) -> list[tuple[Number, Number]]:
+    if isinstance(node, Leaf):
+        return [(1, 1)]
+    if isinstance(node, Stage):
+        return _sides(node.child, resources, number, factors, around, (*path, 0))
+    if isinstance(node, Tile):
+        around = resources.level(node.level) or 0
+        if around >= number:
+            return [(1, 1)]
+        below = _sides(node.child, resources, number, factors, around, (*path, 0))
+        along = next((int(hint.arguments[0]) for hint in node.hints if hint.name == "along_x"), None)
+        if node.binding is not Binding.SP or around != number - 1 or along is None:
+            return below
+        x: Number = 1
+        y: Number = 1
+        for place, loop in enumerate(node.loops):
+            factor = factor_of(loop, factors, path, place)
+            x, y = (x * factor, y) if place >= len(node.loops) - along else (x, y * factor)
+        return [(x * width, y * height) for width, height in below]
+    parts = [_sides(child, resources, number, factors, around, (*path, n)) for n, child in enumerate(node.children)]
+    last = number == len(resources.levels) - 1
+    beside = node.kind in SIMULTANEOUS and (last or number > around + 1)
+    found = []
+    for chosen in product(*parts):
+        widths, heights = zip(*chosen, strict=True)
+        if beside:
+            found += [(sum(widths), reduce(greatest, heights)), (reduce(greatest, widths), sum(heights))]
+        else:
+            found.append((reduce(greatest, widths), reduce(greatest, heights)))
+    return found
 
 
 def factor_of(loop: Loop, factors: Factors | None, path: Path, number: int) -> Number:
