@@ -359,17 +359,18 @@ class Boundaries:
         key = (turn.now, turn.before, tensor)
         if key not in self._known_parts:
             parts = self._find_parts(turn, tensor)
-            self._known_parts[key] = Parts(parts, frozenset().union(*(part.axes for part in parts)))
+            axes = [{part.axis} if isinstance(part, Line) else part.axes for part in parts]
+            self._known_parts[key] = Parts(parts, frozenset().union(*axes))
         return self._known_parts[key]
 
-    def _find_parts(self, turn: Turn, tensor: str) -> tuple[Part, ...]:
+    def _find_parts(self, turn: Turn, tensor: str) -> tuple[Part | Line, ...]:
         topology, problem = self.topology, self.topology.problem
         visits = [path for path in dict.fromkeys((turn.now, turn.before)) if path is not None]
         after = topology.accesses(turn.where, tensor)
         before = topology.accesses(turn.before, tensor) if turn.before is not None else ()
         accesses = dict.fromkeys((*after, *before))
         users = tuple(access.op for access in after), tuple(access.op for access in before)
-        if not topology.cut and (lines := self._lines(visits, tuple(accesses), users)) is not None:
+        if not topology.cut and (lines := self._lines(tuple(accesses), users)) is not None:
             return lines
         groups: list[tuple[set[str], list[int], bool, Line | None]] = []
         for dim, extent in enumerate(after[0].shape):
@@ -377,7 +378,7 @@ class Boundaries:
             axis = own.pop()
             if axis is not None and not own:
                 clipped = topology.extents[axis] > extent
-                groups.append(({axis}, [dim], clipped, None if clipped else Line(axis, *users)))
+                groups.append(({axis}, [dim], clipped, None if clipped else Line(axis, dim, *users)))
                 continue
             axes: set[str] = set()
             enumerated = False
@@ -405,25 +406,21 @@ class Boundaries:
             joined.append((axes, dims, enumerated, line))
         walked = dict.fromkeys(axis for visit in visits for axis in topology.axes_around(visit))
         return tuple(
-            Part(frozenset(axes), tuple(dims), enumerated, tuple(axis for axis in walked if axis in axes), line)
+            line or Part(frozenset(axes), tuple(dims), enumerated, tuple(axis for axis in walked if axis in axes))
             for axes, dims, enumerated, line in joined
         )
 
     def _lines(
-        self, visits: Sequence[Path], accesses: Sequence[Access], users: tuple[tuple[str, ...], tuple[str, ...]]
-    ) -> tuple[Part, ...] | None:
+        self, accesses: Sequence[Access], users: tuple[tuple[str, ...], tuple[str, ...]]
+    ) -> tuple[Line, ...] | None:
         """The parts where every dimension is one axis of its own, the same in all accesses; None where not."""
-        extents = self.topology.extents
+        extents, shape = self.topology.extents, accesses[0].shape
         axes = [axis for axis in accesses[0].axes if axis is not None]
-        if len(set(axes)) < len(accesses[0].axes) or any(access.axes != accesses[0].axes for access in accesses):
+        if len(set(axes)) < len(shape) or any(access.axes != accesses[0].axes for access in accesses):
             return None
-        if any(extents[axis] > extent for axis, extent in zip(axes, accesses[0].shape, strict=True)):
+        if any(extents[axis] > extent for axis, extent in zip(axes, shape, strict=True)):
             return None
-        walked = {axis for visit in visits for axis in self.topology.axes_around(visit)}
-        return tuple(
-            Part(frozenset((axis,)), (dim,), False, (axis,) if axis in walked else (), Line(axis, *users))
-            for dim, axis in enumerate(axes)
-        )
+        return tuple([Line(axis, dim, *users) for dim, axis in enumerate(axes)])
 
     def _shapes(self, op: str, form: Affine) -> set[frozenset[tuple[str, int]]]:
         """How an index moves with the loops: coefficients by axis, for every way in which consumers decide about it.

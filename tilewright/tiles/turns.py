@@ -67,29 +67,29 @@ class Part:
     """Dimensions of a slice that the same axes move, and axes whose extent depends on these.
 
     `walked` are the axes that loops around the visits advance. `enumerated`: slices end at a border of the tensor
-    somewhere else than in the last step. `line`: the part is one dimension whose index is one axis.
+    somewhere else than in the last step.
     """
 
     axes: frozenset[str]
     dims: tuple[int, ...]
     enumerated: bool
     walked: tuple[str, ...]
-    line: Line | None
+
+
+class Line(NamedTuple):
+    """A dimension whose indices are the values of one axis, in these expressions after and before a turn."""
+
+    axis: str
+    dim: int
+    now: tuple[str, ...]
+    before: tuple[str, ...]
 
 
 class Parts(NamedTuple):
     """A slice in parts that move independently, and the axes of all."""
 
-    all: tuple[Part, ...]
+    all: tuple[Part | Line, ...]
     axes: frozenset[str]
-
-
-class Line(NamedTuple):
-    """An axis whose values are the indices of one dimension, in these expressions after and before a turn."""
-
-    axis: str
-    now: tuple[str, ...]
-    before: tuple[str, ...]
 
 
 class Steps:
@@ -121,24 +121,35 @@ Extent: TypeAlias = tuple[tuple[LoopAt, ...], int]
 class Interval:
     """One dimension of a slice whose index is one axis, at the turns from one visit to another.
 
-    It is the same for all tensors that are read and written so; `part` and `tensor` are one of them. `now` and `before`
-    are what the expressions cover (None where nothing is resident). Where the `outermost` loops make up the extent of
-    the axis, no step is clipped.
+    It is the same for all tensors that are read and written so; `line` and `tensor` are those of one of them. `now` and
+    `before` are what the expressions cover (None where nothing is resident). Where the `outermost` loops make up the
+    extent of the axis, no step is clipped.
     """
 
     def __init__(
-        self, topology: Topology, part: Part, line: Line, tensor: str, now: Path | None, before: Path | None,
-        steps: Steps,
-    ) -> None:  # fmt: skip
+        self, topology: Topology, line: Line, tensor: str, now: Path | None, before: Path | None, steps: Steps
+    ) -> None:
         where = now if now is not None else before
         assert where is not None
-        self.part, self.tensor, self.steps, axis = part, tensor, {line.axis: steps}, line.axis
-        self.axis, self.loops = axis, steps
-        self.now = tuple(topology.inside(op, axis, where) for op in line.now)
-        self.before = None if before is None else tuple(topology.inside(op, axis, before) for op in line.before)
+        self.line, self.tensor, self.axis, self.loops = line, tensor, line.axis, steps
+        axis = line.axis
+        self.now = tuple([topology.inside(op, axis, where) for op in line.now])
+        self.before = None if before is None else tuple([topology.inside(op, axis, before) for op in line.before])
         self.last = () if before is None else topology.along(before, axis)
         outermost = (*steps.loops[:1], *self.last[:1])
         self.outermost = outermost[:1] if outermost[:1] == outermost[1:] else outermost
+
+    @property
+    def part(self) -> Part:
+        """The dimension as a part whose steps are clipped."""
+        axis = self.axis
+        walked = (axis,) if self.loops.loops or self.last else ()
+        return Part(frozenset((axis,)), (self.line.dim,), False, walked)
+
+    @property
+    def steps(self) -> Mapping[str, Steps]:
+        """The loops by axis."""
+        return {self.axis: self.loops}
 
 
 class Box:
@@ -157,23 +168,42 @@ class Known:
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
-        self._steps: dict[object, Steps] = {}
+        self._around: dict[Path, dict[str, Steps]] = {}
+        self._grouped: dict[tuple[Path, tuple[LoopAt, ...]], Steps] = {}
+        self._idle: dict[tuple[Path, str], Steps] = {}
         self._intervals: dict[object, Interval] = {}
 
-    def steps(self, where: Path, axis: str, groups: tuple[LoopAt, ...]) -> Steps:
-        own = tuple([loop for loop in groups if loop.axis == axis]) if groups else ()
-        key = (where, axis, own)
-        if key not in self._steps:
-            self._steps[key] = Steps(self.topology, where, axis, own)
-        return self._steps[key]
+    def around(self, where: Path) -> Mapping[str, Steps]:
+        """The loops around a visit by axis."""
+        if where not in self._around:
+            axes = self.topology.axes_around(where)
+            self._around[where] = {axis: Steps(self.topology, where, axis, ()) for axis in axes}
+        return self._around[where]
 
-    def interval(
-        self, part: Part, line: Line, tensor: str, now: Path | None, before: Path | None, steps: Steps
-    ) -> Interval:
-        key = (line, now, before, steps)
+    def grouped(self, where: Path, groups: tuple[LoopAt, ...]) -> Mapping[str, Steps]:
+        """The loops around a visit by axis, where these are run by units that share a slice."""
+        found = dict(self.around(where))
+        for axis in dict.fromkeys([loop.axis for loop in groups]):
+            own = tuple([loop for loop in groups if loop.axis == axis])
+            key = (where, own)
+            if key not in self._grouped:
+                self._grouped[key] = Steps(self.topology, where, axis, own)
+            found[axis] = self._grouped[key]
+        return found
+
+    def interval(self, line: Line, tensor: str, now: Path | None, before: Path | None, steps: Steps) -> Interval:
+        """The slices along one dimension: equal ones once."""
+        axis, _, *users = line
+        key = (axis, *users, now, before, steps)
         if key not in self._intervals:
-            self._intervals[key] = Interval(self.topology, part, line, tensor, now, before, steps)
+            self._intervals[key] = Interval(self.topology, line, tensor, now, before, steps)
         return self._intervals[key]
+
+    def idle(self, where: Path, axis: str) -> Steps:
+        """An axis that no loop around a visit advances."""
+        if (where, axis) not in self._idle:
+            self._idle[where, axis] = Steps(self.topology, where, axis, ())
+        return self._idle[where, axis]
 
 
 class Frame:
@@ -189,15 +219,16 @@ class Frame:
     ) -> None:  # fmt: skip
         where = now if now is not None else before
         assert where is not None
-        around = known.topology.axes_around(where)
-        self.rest = [known.steps(where, axis, groups) for axis in around if axis not in parts.axes]
+        around = known.grouped(where, groups) if groups else known.around(where)
+        self.rest = [steps for axis, steps in around.items() if axis not in parts.axes]
         self.parts: list[Interval | Box] = []
         for part in parts.all:
-            if part.line is not None:
-                steps = known.steps(where, part.line.axis, groups)
-                self.parts.append(known.interval(part, part.line, tensor, now, before, steps))
+            if isinstance(part, Line):
+                steps = around.get(part.axis) or known.idle(where, part.axis)
+                self.parts.append(known.interval(part, tensor, now, before, steps))
             else:
-                self.parts.append(Box(part, tensor, {axis: known.steps(where, axis, groups) for axis in part.walked}))
+                own = {axis: around.get(axis) or known.idle(where, axis) for axis in part.walked}
+                self.parts.append(Box(part, tensor, own))
 
 
 class Point:
@@ -264,18 +295,18 @@ class Point:
         """How many combinations of steps of the loops of an axis are occurrences of a turn."""
         key = (steps, stand, first)
         if key not in self._counts:
-            self._counts[key] = self._count(steps.axis, steps.digits(stand, first=first))
+            self._counts[key] = self._count(steps, stand, first)
         return self._counts[key]
 
-    def _count(self, axis: str, digits: Sequence[tuple[LoopAt, str]]) -> Number:
-        extents = self.topology.extents
-        if not digits or axis not in extents or self.fits(digits[0][0]):
-            total: Number = 1
-            for loop, steps in digits:
-                if steps != "first":
-                    total = total * counted_among(self.factors[loop], steps)
-            return total
-        return count_up_to(extents[axis] - 1, self.digits(digits))
+    def _count(self, steps: Steps, stand: Stand, first: bool) -> Number:
+        axis, loops, extents, factors = steps.axis, steps.loops, self.topology.extents, self.factors
+        if loops and axis in extents and not self.fits(loops[0]):
+            return count_up_to(extents[axis] - 1, self.digits(steps.digits(stand, first=first)))
+        total: Number = 1
+        for loop, which in steps.digits(stand, first=first):
+            if which != "first":
+                total = total * counted_among(factors[loop], which)
+        return total
 
     def digits(self, digits: Sequence[tuple[LoopAt, str]]) -> list[Digit]:
         """The loops as `axis_steps` has them."""
