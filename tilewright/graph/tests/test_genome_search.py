@@ -20,9 +20,10 @@ from tilewright.graph.tree_factors import TreeFactors
 from tilewright.graph.tree_space import TreeSpace, spatial_levels
 from tilewright.search.cost import Budget
 from tilewright.search.exhaustive import Exhaustive
-from tilewright.search.minimise import minimise
+from tilewright.search.genetic import Genetic
+from tilewright.search.minimise import minimise, replay
 from tilewright.search.space import NoLegalPoint
-from tilewright.search.trace import Step
+from tilewright.search.trace import Step, Trace
 from tilewright.tiles.legality import violations
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Level, Resources
@@ -88,6 +89,8 @@ def test_a_search_goes_on_with_its_trace(tmp_path: Path) -> None:
     assert len(steps) == count > 0
     assert {name for name, _ in steps} == {"any"}
     assert once.tree == again.tree
+    space = TreeSpace(CHAIN, ("DRAM", "L1", "RF"), spatial_levels(SMALL), SMALL)
+    assert replay(Trace.read(tmp_path / "trace"), Genetic(space)).best == once.outcome.best
 
 
 def test_a_trace_of_genomes_without_orders_is_refused(tmp_path: Path) -> None:
