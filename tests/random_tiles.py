@@ -108,17 +108,18 @@ def random_case(roll: random.Random, texts: Sequence[str] = PROBLEMS) -> Case:
         problem = random_problem(roll, texts)
         levels = ("DRAM", "L1", "RF")[: roll.choice((1, 2, 2, 3, 3))]
         tree = _Trees(roll, problem, levels).tree()
-        if steps(tree) <= 3000 and _holds(tree, problem):
-            break
-    resources = None
-    if roll.random() < 0.4:
-        resources = Resources(tuple(_level(name, roll) for name in levels))
-    return Case(problem, tree, resources, roll.random() < 0.15)
+        if steps(tree) > 3000 or not _holds(tree, problem):
+            continue
+        resources = None
+        if roll.random() < 0.4:
+            resources = Resources(tuple(_level(name, roll) for name in levels))
+        if resources is None or _holds(tree, problem, resources):
+            return Case(problem, tree, resources, roll.random() < 0.15)
 
 
-def _holds(tree: TileTree, problem: Problem) -> bool:
-    """Whether every tensor has a level that holds it."""
-    topology = Topology(tree, problem)
+def _holds(tree: TileTree, problem: Problem, resources: Resources | None = None) -> bool:
+    """Whether every tensor has a level that holds it, of those that the tree names or of a machine."""
+    topology = Topology(tree, problem, resources)
     try:
         return all(topology.source(top, name) >= 0 for top in topology.tops for name in problem.tensors())
     except (Unanalysable, IndexError):

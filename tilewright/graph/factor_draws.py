@@ -3,7 +3,7 @@
 The open loops of one name form a forest: along every path their factors make up the extent. Loop by loop, every factor
 that leaves a way to do so is equally likely; spatial factors are drawn first, and only as large as the machine has
 units and memory instances left. What the bounds of single paths do not see, such as capacities, is decided about whole
-trees, by `tiles.capacity.fit`.
+trees, by `tiles.capacity`.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ a consumer further out.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from functools import cached_property
 
 from tilewright.dataclass import dataclass
@@ -89,13 +90,18 @@ def _reaches(groups: Sequence[Group], label: Sequence[int], needed_by: Mapping[s
 
 @dataclass(frozen=True)
 class OpenTiles:
-    """Makes the trees of groups over these levels."""
+    """Makes the trees of groups over these levels.
+
+    `orders` has the loops of operators, outermost first: those of its own tiles, and of tiles around a group whose last
+    operator it is. Loops that it does not have follow, as those of operators without an order, in the order of `usual`.
+    """
 
     problem: Problem
     levels: tuple[str, ...]
     spatial: frozenset[str]
     resources: Resources | None
     recompute: bool
+    orders: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def around(self, group: Group, outermost: int, above: frozenset[str] = frozenset()) -> TileTree:
         """The group's tree, with tiles from the `outermost`th level on, inside tiles that have the loops `above`."""
@@ -141,7 +147,7 @@ class OpenTiles:
         return Tile(name, spread, child, Binding.SP) if spread else child
 
     def _loops(self, operators: Sequence[str], above: frozenset[str]) -> list[str]:
-        """The loops that may stand around these operators inside the loops `above`, in the order of `_order`."""
+        """The loops that may stand around these operators inside the loops `above`, outermost first."""
         several = len(operators) > 1
         own = [self.problem.loops(name) if several else self._own(name, above) for name in operators]
         shared = frozenset.union(*own) if self.recompute else frozenset.intersection(*own)
@@ -153,7 +159,14 @@ class OpenTiles:
                     for dim, axis in enumerate(producer.axes):
                         if not self.problem.follows(read, consumer, dim):
                             shared -= self.problem.loops_of(producer.name, axis.name)
-        return [name for name in self._order if name in shared and name not in self._single]
+        order = dict.fromkeys((*self.orders.get(operators[-1], ()), *self._order))
+        return [name for name in order if name in shared and name not in self._single]
+
+    def usual(self, name: str) -> tuple[str, ...]:
+        """The loops of an operator of more than one step, those of its result before those that it sums over."""
+        compute = self.problem.compute(name)
+        own = {self.problem.names[name, axis.name] for axis in compute.body_loops}
+        return tuple(each for each in self._order if each in own and each not in self._single)
 
     def _own(self, name: str, above: frozenset[str]) -> frozenset[str]:
         """The loops that an operator alone is cut along: one that a consumer's loop above moves follows that."""

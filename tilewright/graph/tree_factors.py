@@ -22,7 +22,7 @@ from tilewright.graph.open_tiles import follows
 from tilewright.search.factors import divisors, prime_powers
 from tilewright.search.space import NoLegalPoint
 from tilewright.search.tree_search import completed
-from tilewright.tiles.capacity import fit
+from tilewright.tiles.capacity import Capacities
 from tilewright.tiles.legality import WrongCoverage, violations
 from tilewright.tiles.notation import print_tree
 from tilewright.tiles.problem import Problem
@@ -208,10 +208,15 @@ class TreeFactors:
         allowed: Any = (table[:, sorted(self._ones)] == 1).all(axis=1)
         if self.resources is not None:
             factors = {place: table[:, number] for number, place in enumerate(self._places)}
-            allowed = allowed & fit(self.open_tree, self.problem, self.resources, factors)
+            allowed = allowed & self._capacities.fit(factors)
         if self._in_order:
             allowed = allowed & np.array([not self.refuses(tuple(row)) for row in table.tolist()], bool)
         return np.asarray(allowed)
+
+    @cached_property
+    def _capacities(self) -> Capacities:
+        assert self.resources is not None
+        return Capacities(self.open_tree, self.problem, self.resources)
 
     @cached_property
     def _in_order(self) -> bool:
@@ -308,7 +313,7 @@ class TreeFactors:
         for number, name in enumerate(names):
             table[number, number] = next((prime for prime, _ in prime_powers(self._extents[name])), 1)
         factors = {place: table[:, number] for number, place in enumerate(self._places)}
-        allowed = fit(self.open_tree, self.problem, self.resources, factors)
+        allowed = self._capacities.fit(factors)
         return set(np.flatnonzero(~np.broadcast_to(allowed, len(names))).tolist())
 
     @cached_property

@@ -1,16 +1,17 @@
 """Level 1: which operators are fused, at which memory level and how they share it: a space of genomes (spec 1, 5.11).
 
-A genome has one column per operator but the last: the memory level in which its result is staged, the operator that it
-is fused into, and the kind of their scope. It decodes into a tile tree whose factors are open, which `tree_factors`
-searches. Rules of `tiles.legality` refuse genomes; nothing here knows a cost.
+A genome has one column per operator: the memory level in which its result is staged, the operator that it is fused
+into, the kind of their scope, and the order of the loops in its tiles. The last operator has only an order. A genome
+decodes into a tile tree whose factors are open, which `tree_factors` searches. Rules of `tiles.legality` refuse
+genomes; nothing here knows a cost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import product
-from math import prod
+from math import factorial, prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tilewright.dataclass import dataclass
@@ -26,10 +27,49 @@ from tilewright.tiles.tree import Kind, Scope, TileTree
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-Column: TypeAlias = tuple[str, str, str]  #: level, operator, kind of scope
-Genome: TypeAlias = tuple[Column, ...]
+Column: TypeAlias = tuple[str, ...]  #: level, operator, kind of scope, order; of the last operator its order
+Genome: TypeAlias = tuple[Column, ...]  #: a column that lacks its order, or a genome the last column: the usual order
+
+CELLS = ("level", "operator", "kind", "order")  #: the rows of a genome
 
 _TRIES = 2000  # random genomes of which one has to be legal
+
+
+@dataclass(frozen=True)
+class Orders(Sequence[str]):
+    """Every order of some loops, as a text of their names; the given one first."""
+
+    loops: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return factorial(len(self.loops))
+
+    def __getitem__(self, number: Any) -> Any:
+        if not -len(self) <= number < len(self):
+            raise IndexError(number)
+        rest, found, number = list(self.loops), [], number % len(self)
+        while rest:
+            place, number = divmod(number, factorial(len(rest) - 1))
+            found.append(rest.pop(place))
+        return " ".join(found)
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, str) and sorted(value.split(" ")) == sorted(self.loops or [""])
+
+    def __str__(self) -> str:
+        return f"an order of {' '.join(self.loops)}"
+
+    def swapped(self, order: str) -> list[str]:
+        """The orders in which two loops that follow each other have changed places."""
+        loops = order.split()
+        pairs = range(len(loops) - 1)
+        return [" ".join((*loops[:n], loops[n + 1], loops[n], *loops[n + 2 :])) for n in pairs]
+
+
+def _drawn(cell: Sequence[str], numbers: Generator) -> str:
+    """A random value of a cell; of orders the usual one at even odds, as most others need more movement."""
+    usual = isinstance(cell, Orders) and numbers.random() < 0.5
+    return cell[0] if usual else cell[int(numbers.integers(len(cell)))]
 
 
 def spatial_levels(resources: Resources) -> frozenset[str]:
@@ -41,6 +81,9 @@ def spatial_levels(resources: Resources) -> frozenset[str]:
 @dataclass(frozen=True)
 class TreeSpace:
     """The genomes of a group of operators: a `Space` and a `Genomes`.
+
+    An order lists all loops of an operator of more than one step, outermost first. Its tiles at every level have them
+    in this order; so do tiles around several operators of which it is the last.
 
     `levels` are memory levels from DRAM inwards, at least two; a result that is staged at the first one is not fused.
     `spatial` are those at which tiles have loops that distinct units run, as the machine has several of what lies
@@ -75,49 +118,44 @@ class TreeSpace:
             levels = [[level.name, level.capacity_bytes, level.reduce] for level in self.resources.levels]
             bounds = {"levels": levels, "units": self.resources.units}
         return {"computes": computes, "levels": list(self.levels), "spatial": sorted(self.spatial), "resources": bounds,
-                "recompute": self.recompute}  # fmt: skip
+                "recompute": self.recompute, "cells": list(CELLS)}  # fmt: skip
 
     @property
     def size(self) -> int:
-        return prod(len(self.choices(column, row)) for column in range(len(self.operators) - 1) for row in range(3))
+        return prod(len(cell) for column in self._cells for cell in column)
 
     def points(self) -> Iterator[Genome]:
-        cells = [[self.choices(column, row) for row in range(3)] for column in range(len(self.operators) - 1)]
-        return product(*(product(levels, into, kinds) for levels, into, kinds in cells))
+        return product(*(product(*column) for column in self._cells))
 
     def sample(self, numbers: Generator) -> Genome:
         for _ in range(_TRIES):
-            drawn = []
-            for column in range(len(self.operators) - 1):
-                cells = [self.choices(column, row) for row in range(3)]
-                drawn.append(tuple(each[int(numbers.integers(len(each)))] for each in cells))
-            found = self.repaired(tuple(drawn))
+            found = self.repaired(tuple(tuple(_drawn(cell, numbers) for cell in column) for column in self._cells))
             if found is not None:
                 return found
         raise NoLegalPoint(f"no genome of {', '.join(self.operators)} is legal", help="more memory, or fewer operators")
 
     def neighbours(self, point: Genome) -> Sequence[Genome | None]:
-        """One cell changes to any other of its values."""
+        """One cell changes to any other of its values; two loops of an order that follow each other change places."""
         found = []
-        for number, column in enumerate(point):
-            for row, cell in enumerate(column):
-                for other in self.choices(number, row):
+        for number, (column, cells) in enumerate(zip(point, self._cells, strict=True)):
+            for row, (cell, choices) in enumerate(zip(column, cells, strict=True)):
+                others = choices.swapped(cell) if isinstance(choices, Orders) else choices
+                for other in others:
                     if other != cell:
                         changed = (*column[:row], other, *column[row + 1 :])
                         found.append(self.repaired((*point[:number], changed, *point[number + 1 :])))
         return found
 
     def to_json(self, point: Genome) -> Any:
-        return {name: list(column) for name, column in zip(self.operators[:-1], point, strict=True)}
+        return {name: list(column) for name, column in zip(self.operators, point, strict=True)}
 
     def from_json(self, value: Any) -> Genome:
-        names = self.operators[:-1]
-        if not isinstance(value, dict) or list(value) != list(names):
-            raise NoLegalPoint(f"{str(value)[:60]} is no genome", help=f"columns of {', '.join(names)}")
-        for number, (name, column) in enumerate(value.items()):
-            right = isinstance(column, list) and len(column) == 3
-            if not right or any(cell not in self.choices(number, row) for row, cell in enumerate(column)):
-                legal = "; ".join(", ".join(self.choices(number, row)) for row in range(3))
+        if not isinstance(value, dict) or tuple(value) != self.operators:
+            raise NoLegalPoint(f"{str(value)[:60]} is no genome", help=f"columns of {', '.join(self.operators)}")
+        for (name, column), cells in zip(value.items(), self._cells, strict=True):
+            right = isinstance(column, list) and len(column) == len(cells)
+            if not right or any(cell not in choices for cell, choices in zip(column, cells, strict=True)):
+                legal = "; ".join(str(each) if isinstance(each, Orders) else ", ".join(each) for each in cells)
                 raise NoLegalPoint(f"the column of {name} is {str(column)[:60]}", help=f"one each of {legal}")
         return tuple(tuple(column) for column in value.values())
 
@@ -127,23 +165,37 @@ class TreeSpace:
         return point
 
     def choices(self, column: int, row: int) -> Sequence[str]:
-        """Levels; operators that need the result, or all later ones where none does; kinds."""
-        if row == 0:
-            return self.levels
-        if row == 2:
-            return tuple(kind.value for kind in Kind)
-        name = self.operators[column]
-        return tuple(each for each in self.operators if each in self._needed_by[name]) or self.operators[column + 1 :]
+        return self._cells[column][row]
+
+    @cached_property
+    def _cells(self) -> tuple[tuple[Sequence[str], ...], ...]:
+        """The values of every cell: levels; operators that need the result, or all later ones; kinds; orders."""
+        found: list[tuple[Sequence[str], ...]] = []
+        for number, name in enumerate(self.operators):
+            order = Orders(self._tiles().usual(name))
+            into = tuple(each for each in self.operators if each in self._needed_by[name])
+            columns = (self.levels, into or self.operators[number + 1 :], tuple(kind.value for kind in Kind), order)
+            found.append(columns if name != self.operators[-1] else (order,))
+        return tuple(found)
 
     def repaired(self, columns: Sequence[Sequence[str]]) -> Genome | None:
         """The genome that says what the tree of these columns is; None where the tree breaks a rule."""
-        groups = self._groups(columns)
-        broken = violations(self._tree(groups), self.problem, recompute=self.recompute, resources=self.resources)
-        return None if next(broken, None) is not None else self._genome(groups)
+        groups, orders = self._groups(columns), self._orders(columns)
+        tree = self._tree(groups, orders)
+        broken = violations(tree, self.problem, recompute=self.recompute, resources=self.resources)
+        return None if next(broken, None) is not None else self._genome(groups, orders)
 
     def tree(self, point: Genome) -> TileTree:
         """The tile tree of a genome, with an open factor for every loop that may stand in a tile."""
-        return self._tree(self._groups(point))
+        return self._tree(self._groups(point), self._orders(point))
+
+    def _orders(self, columns: Sequence[Sequence[str]]) -> dict[str, str]:
+        """The order of every operator."""
+        found = {}
+        for number, (name, cells) in enumerate(zip(self.operators, self._cells, strict=True)):
+            column = columns[number] if number < len(columns) else ()
+            found[name] = column[-1] if len(column) == len(cells) else cells[-1][0]
+        return found
 
     def _groups(self, columns: Sequence[Sequence[str]]) -> list[Group]:
         """From the innermost level outwards, operators are joined to groups, and groups to larger ones."""
@@ -151,30 +203,32 @@ class TreeSpace:
         for staged in range(len(self.levels) - 1, 0, -1):
             links = {
                 (name, into): Kind(kind)
-                for name, (level, into, kind) in zip(self.operators[:-1], columns, strict=True)
+                for name, (level, into, kind, *_) in zip(self.operators[:-1], columns, strict=False)
                 if level == self.levels[staged]
             }
             groups = joined(groups, links, staged - 1, self._needed_by)
         return groups
 
-    def _tree(self, groups: Sequence[Group]) -> TileTree:
+    def _tree(self, groups: Sequence[Group], orders: Mapping[str, str]) -> TileTree:
         """Groups that share nothing run in turn."""
-        tiles = OpenTiles(self.problem, self.levels, self.spatial, self.resources, self.recompute)
+        tiles = self._tiles({name: order.split() for name, order in orders.items()})
         trees = tuple(tiles.around(group, 0) for group in groups)
         return trees[0] if len(trees) == 1 else Scope(Kind.SEQ, trees)
 
-    def _genome(self, groups: Sequence[Group]) -> Genome:
+    def _tiles(self, orders: Mapping[str, Sequence[str]] | None = None) -> OpenTiles:
+        return OpenTiles(self.problem, self.levels, self.spatial, self.resources, self.recompute, orders or {})
+
+    def _genome(self, groups: Sequence[Group], orders: Mapping[str, str]) -> Genome:
         """Per operator the scope in which it stands beside the first operator that it may be fused into."""
-        found = []
-        for number, name in enumerate(self.operators[:-1]):
-            legal = self.choices(number, 1)
+        found: list[Column] = []
+        for name, (_, legal, *_) in zip(self.operators[:-1], self._cells, strict=False):
             scope = innermost_scope(groups, name, set(legal))
             if scope is None:
-                found.append((self.levels[0], legal[0], Kind.SEQ.value))
+                found.append((self.levels[0], legal[0], Kind.SEQ.value, orders[name]))
             else:
                 into = next(each for each in legal if each in scope.operators)
-                found.append((self.levels[scope.level + 1], into, scope.kind.value))
-        return tuple(found)
+                found.append((self.levels[scope.level + 1], into, scope.kind.value, orders[name]))
+        return (*found, (orders[self.operators[-1]],))
 
     @cached_property
     def _needed_by(self) -> dict[str, set[str]]:

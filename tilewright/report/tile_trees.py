@@ -14,8 +14,8 @@ from typing import Any
 
 from tilewright.dataclass import dataclass
 from tilewright.expr.text import print_compute
+from tilewright.tiles.footprints import footprint_bytes, working_set
 from tilewright.tiles.problem import Problem
-from tilewright.tiles.resources import footprint_bytes, working_set
 from tilewright.tiles.tree import RETENTION, SIMULTANEOUS, Binding, Leaf, Node, Path, Scope, Stage, Tile, TileTree, walk
 
 _LINE, _LETTER, _PAD, _GAP = 16, 7.3, 8, 8  # pixels: of a line, a letter of 12 pixels, inside boxes, between them

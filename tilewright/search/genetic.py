@@ -23,7 +23,7 @@ class Genomes(Space[P], Protocol[P]):
     """A space whose points are made of columns of cells: one column per operator, or per loop."""
 
     def columns(self, point: P) -> Columns:
-        """The cells of a point; all points have equally many columns, of equally many cells."""
+        """The cells of a point; all points have equally many columns, and each column equally many cells in all."""
         ...
 
     def choices(self, column: int, row: int) -> Sequence[Any]:

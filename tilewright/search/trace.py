@@ -214,6 +214,12 @@ def _no_constant(name: str) -> NoReturn:
 def _difference(stored: Any, wanted: Any, place: Place) -> str:
     if isinstance(stored, dict) and isinstance(wanted, dict) and list(stored) == list(wanted):
         pairs = [(name, stored[name], wanted[name]) for name in stored]
+    elif isinstance(stored, dict) and isinstance(wanted, dict) and (names := wanted.keys() ^ stored.keys()):
+        name = min(names)
+        path = ".".join(map(str, (*place, name)))
+        if name in stored:
+            return f"{path} is {_shown(stored[name])} in the file, and missing here"
+        return f"{path} is missing in the file, {_shown(wanted[name])} here"
     elif isinstance(stored, list) and isinstance(wanted, list) and len(stored) == len(wanted):
         pairs = [(number, *both) for number, both in enumerate(zip(stored, wanted, strict=True))]
     else:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from tilewright.dataclass import dataclass
 from tilewright.expr.core import Compute
 from tilewright.tiles.energy import access_energies, energy_of_multiplication, energy_of_operation
+from tilewright.tiles.footprints import Footprints, footprint_bytes
 from tilewright.tiles.latency import Phases, phases, stepwise, words
 from tilewright.tiles.movement import Boundaries
 from tilewright.tiles.problem import Problem
@@ -22,8 +23,6 @@ from tilewright.tiles.resources import (
     Number,
     Resources,
     filling,
-    footprint_bytes,
-    footprints,
     greatest,
     instances,
     processing_elements,
@@ -135,6 +134,17 @@ class Analyser:
         self.resources = resources
         self.topology = Topology(tree, problem, resources)
         self.boundaries = Boundaries(self.topology, compat_evict=compat_evict)
+        tree, problem = self.topology.tree, self.topology.problem
+        self._filled = filling(tree, resources)
+        self._held = Footprints(tree, problem, dedupe=True, weight=footprint_bytes, tiles=self._filled)
+        self._access_energies = [access_energies(level) for level in resources.levels]
+        computes = self.topology.computes
+        self._operations = {op: energy_of_operation(compute, resources) for op, compute in computes.items()}
+        self._multiplications = {
+            one: energy_of_multiplication(one, resources, computes[one.rescaling.total].output)
+            for every in self.topology.rescaled.values()
+            for one in every
+        }
 
     def analysis(self, factors: Any = None, *, mode: Mode = "phases", exact_pipe: bool = False) -> Analysis:
         """As `analyse`, with these factors."""
@@ -151,27 +161,21 @@ class Analyser:
                 )
             cycles = stepwise(self.boundaries, point, traffic, resources, times)
         points = {op: self.boundaries.points(point, op) for op in topology.places}
-        again = {one: self.boundaries.multiplied(point, one) for every in topology.rescaled.values() for one in every}
+        again = {one: self.boundaries.multiplied(point, one) for one in self._multiplications}
         counts = (*points.values(), *again.values())
         operations = sum(every for every, _ in counts)
         placed = {(loop.tile, loop.index): factor for loop, factor in point.factors.items()}
         units = processing_elements(topology.tree, placed)
-        energy = sum(every * energy_of_operation(topology.computes[op], resources) for op, (every, _) in points.items())
-        energy += sum(
-            every * energy_of_multiplication(one, resources, topology.computes[one.rescaling.total].output)
-            for one, (every, _) in again.items()
-        )
+        energy = sum(every * self._operations[op] for op, (every, _) in points.items())
+        energy += sum(every * self._multiplications[one] for one, (every, _) in again.items())
         operands = operands_of(
             topology.computes,
             {op: every for op, (every, _) in points.items()},
             {one: every for one, (every, _) in again.items()},
         )
-        fills = filling(topology.tree, resources)
-        held = footprints(
-            topology.tree, topology.problem, dedupe=True, weight=footprint_bytes, factors=placed, tiles=fills
-        )
+        held = self._held.at(placed)
         largest: dict[int, Number] = {}
-        for path, filled in fills.items():
+        for path, filled in self._filled.items():
             largest[filled] = greatest(largest.get(filled, 0), held[path])
         uses = tuple(
             self._use(number, placed, traffic, times, largest.get(number, 0), operands, cycles)
@@ -207,7 +211,7 @@ class Analyser:
         outer = traffic.into(level.name)
         read, update = words(topology, level, inner, "loads"), words(topology, level, inner, "stores")
         fill = words(topology, level, outer, "fills")
-        read_energy, write_energy, source = access_energies(level)
+        read_energy, write_energy, source = self._access_energies[number]
         slowdown: Number = 1.0
         for top in topology.tops:
             if topology.level(top) == number and number < len(topology.levels) - 1:

@@ -7,21 +7,14 @@ a cache is slow and no error, unless the tree places it there (`placement`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
+from operator import or_
 from typing import Any
 
+from tilewright.tiles.footprints import Footprints, footprint_bytes
 from tilewright.tiles.placement import REGISTERS, WORD_BYTES, Placed, registers, stages, threads_of, values
 from tilewright.tiles.problem import Problem
-from tilewright.tiles.resources import (
-    Factors,
-    Level,
-    Number,
-    Resources,
-    fed,
-    filling,
-    footprint_bytes,
-    footprints,
-    processing_elements,
-)
+from tilewright.tiles.resources import Factors, Level, Number, Resources, fed, filling, processing_elements, sides
 from tilewright.tiles.shared_memory import block_bytes
 from tilewright.tiles.tree import (
     Kind,
@@ -64,7 +57,18 @@ def excesses(tree: TileTree, problem: Problem, resources: Resources) -> Iterator
                 f"one instance of {feeder} feeds {needed} {inner}, the machine has {fanout} there",
                 f"bind loops at {feeder} as for until their factors are {-(-needed // fanout)} times smaller",
             )
-    for tile, level, held in _held(tree, problem, resources):
+    for number, (width, height) in _arrays(resources, tree):
+        ways = sides(tree, resources, number)
+        if not any(x <= width and y <= height for x, y in ways):
+            x, y = min(ways, key=lambda way: max(way[0] / width, way[1] / height))
+            feeder = resources.levels[number - 1].name
+            axis, needed, there = ("X", x, width) if x > width else ("Y", y, height)
+            yield (
+                f"one instance of {feeder} feeds {needed} along {axis}, the machine has {there} there",
+                f"bind loops along {axis} at {feeder} as for until their factors are {-(-needed // there)} times "
+                f"smaller, or as par along {'Y' if axis == 'X' else 'X'} by along_x",
+            )
+    for tile, level, held in _Held(tree, problem, resources).at():
         if held > level.capacity_bytes:
             yield (
                 f"one step of {', '.join(map(str, tile.loops))} at {tile.level} keeps {held} bytes in "
@@ -76,19 +80,31 @@ def excesses(tree: TileTree, problem: Problem, resources: Resources) -> Iterator
         yield from _misplaced(tree, problem, resources)
 
 
-def fit(tree: TileTree, problem: Problem, resources: Resources, factors: Factors) -> Any:
-    """Whether L8 allows each tree of a batch, whose levels are those of the machine: an array of bool.
+class Capacities:
+    """Rule L8 for the trees of one topology, whose levels are those of the machine: an array of bool for a batch."""
 
-    `factors` are those of loops, by the path of the tile and the place in it, with an entry per tree.
-    """
-    fits: Any = True
-    if resources.units is not None:
-        fits = fits & (processing_elements(tree, factors) <= resources.units)
-    for number, fanout in _fanouts(resources):
-        fits = fits & (fed(tree, resources, number, factors) <= fanout)
-    for _, level, held in _held(tree, problem, resources, factors):
-        fits = fits & (held <= level.capacity_bytes)
-    return fits
+    def __init__(self, tree: TileTree, problem: Problem, resources: Resources) -> None:
+        self.tree, self.resources = tree, resources
+        self._held = _Held(tree, problem, resources)
+        self._arrays = _arrays(resources, tree)
+
+    def fit(self, factors: Factors) -> Any:
+        """Whether the machine has room for each tree.
+
+        `factors` are those of loops, by the path of the tile and the place in it, with an entry per tree.
+        """
+        tree, resources = self.tree, self.resources
+        fits: Any = True
+        if resources.units is not None:
+            fits = fits & (processing_elements(tree, factors) <= resources.units)
+        for number, fanout in _fanouts(resources):
+            fits = fits & (fed(tree, resources, number, factors) <= fanout)
+        for number, (width, height) in self._arrays:
+            ways = [(x <= width) & (y <= height) for x, y in sides(tree, resources, number, factors)]
+            fits = fits & reduce(or_, ways)
+        for _, level, held in self._held.at(factors):
+            fits = fits & (held <= level.capacity_bytes)
+        return fits
 
 
 def _levels(tree: TileTree, resources: Resources) -> Iterator[Excess]:
@@ -112,26 +128,45 @@ def _fanouts(resources: Resources) -> list[tuple[int, int]]:
     return [(number, fanout) for number, fanout in found if fanout is not None]
 
 
-def _held(
-    tree: TileTree, problem: Problem, resources: Resources, factors: Factors | None = None
-) -> Iterator[tuple[Tile, Level, Number]]:
-    """The tiles that fill a level of limited size, with it and the bytes that one step keeps there.
+def _arrays(resources: Resources, tree: Node) -> list[tuple[int, tuple[int, int]]]:
+    """The arrays that tiles of a tree bind loops to, by the number of the level that lies in them."""
+    bound = {
+        resources.level(node.level)
+        for _, node in walk(tree)
+        if isinstance(node, Tile) and any(hint.name == "along_x" for hint in node.hints)
+    }
+    levels = enumerate(resources.levels)
+    return [(number, level.array) for number, level in levels if level.array is not None and number - 1 in bound]
 
-    They fill the level right inside them, and those that the next tiles inside skip. What a stage has in more slots
+
+class _Held:
+    """What the steps of the tiles of a tree keep in levels of limited size.
+
+    Tiles fill the level right inside them, and those that the next tiles inside skip. What a stage has in more slots
     than one, and values that it keeps, come in addition.
     """
-    if all(level.capacity_bytes is None or level.by_placement for level in resources.levels[1:]):
-        return
-    filled = {path: _filled(tree, path, first, resources) for path, first in filling(tree, resources).items()}
-    filled = {path: levels for path, levels in filled.items() if levels}
-    held = footprints(tree, problem, dedupe=True, weight=footprint_bytes, factors=factors, tiles=filled)
-    staged = stages(tree, problem, resources, factors)
-    for path, levels in filled.items():
-        tile = node_at(tree, path)
-        assert isinstance(tile, Tile)
-        for level in levels:
-            more = [each for each in staged if each.level == level.name and _owner(tree, each.path) == path]
-            yield tile, level, held[path] + sum(_in_addition(each, problem) for each in more)
+
+    def __init__(self, tree: TileTree, problem: Problem, resources: Resources) -> None:
+        self.tree, self.problem, self.resources = tree, problem, resources
+        self.filled: dict[Path, list[Level]] = {}
+        if any(level.capacity_bytes is not None and not level.by_placement for level in resources.levels[1:]):
+            filled = {path: _filled(tree, path, first, resources) for path, first in filling(tree, resources).items()}
+            self.filled = {path: levels for path, levels in filled.items() if levels}
+        self.staged = bool(self.filled) and any(isinstance(node, Stage) for _, node in walk(tree))
+        if self.filled:
+            self.held = Footprints(tree, problem, dedupe=True, weight=footprint_bytes, tiles=self.filled)
+
+    def at(self, factors: Factors | None = None) -> Iterator[tuple[Tile, Level, Number]]:
+        """The tiles that fill a level of limited size, with it and the bytes that one step keeps there."""
+        if not self.filled:
+            return
+        held = self.held.at(factors)
+        staged = stages(self.tree, self.problem, self.resources, factors) if self.staged else []
+        for path, levels in self.filled.items():
+            tile = self.held.tiles[path]
+            for level in levels:
+                more = [each for each in staged if each.level == level.name and _owner(self.tree, each.path) == path]
+                yield tile, level, held[path] + sum(_in_addition(each, self.problem) for each in more)
 
 
 def _filled(tree: TileTree, path: Path, first: int, resources: Resources) -> list[Level]:

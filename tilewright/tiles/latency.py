@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from tilewright.dataclass import dataclass
-from tilewright.expr import dtypes
 from tilewright.tiles.movement import Boundaries
 from tilewright.tiles.rescaling import Rescaled
 from tilewright.tiles.resources import Level, Number, Resources, greatest
@@ -37,13 +36,11 @@ class Phases:
 
 def words(topology: Topology, level: Level, tensors: Mapping[str, Moved], which: str) -> Number:
     """Words of a level that move: "loads", "fills" or "stores" of elements of every tensor."""
-    shapes = topology.tensors
-    return sum(getattr(moved, which) * _width(shapes[name].dtype, level) for name, moved in tensors.items())
-
-
-def _width(dtype: str, level: Level) -> float:
-    """Words of a level that hold one element."""
-    return dtypes.size_bytes(dtype) * 8 / level.word_bits
+    widths = topology.widths(level)
+    total: Number = 0
+    for name, moved in tensors.items():
+        total = total + getattr(moved, which) * widths[name]
+    return total
 
 
 def port_cycles(level: Level, reads: Number, writes: Number, instances: Number = 1) -> tuple[Number, Number]:
@@ -60,15 +57,15 @@ def port_cycles(level: Level, reads: Number, writes: Number, instances: Number =
 
 def operand_words(topology: Topology, op: str, level: Level) -> float:
     """Words that one evaluation of an expression reads from the innermost level: its operands, and what it adds to."""
-    compute = topology.computes[op]
-    operands = sum(_width(read.tensor.dtype, level) for read in compute.reads())
-    return operands + (_width(compute.output.dtype, level) if compute.reduce else 0)
+    compute, widths = topology.computes[op], topology.widths(level)
+    operands = sum(widths[read.tensor.name] for read in compute.reads())
+    return operands + (widths[op] if compute.reduce else 0)
 
 
 def factor_words(topology: Topology, one: Rescaled, level: Level) -> float:
     """Words that one multiplication of a rescaled sum reads from the innermost level: its factor's and the sum's."""
-    total = topology.computes[one.rescaling.total].output
-    return one.reads * _width(one.value.dtype, level) + _width(total.dtype, level)
+    widths = topology.widths(level)
+    return one.reads * widths[one.value.name] + widths[one.rescaling.total]
 
 
 def phases(
@@ -112,9 +109,10 @@ class _Phases:
         if self.topology.level(top) == len(self.topology.levels) - 1:
             return inner  # operands of the units: the leaves have them
         moved = self.traffic.moved[top]
-        for number in sorted({self.topology.level(top), *(self.topology.source(top, name) for name in moved)}):
+        sources = {name: self.topology.source(top, name) for name in moved}
+        for number in sorted({self.topology.level(top), *sources.values()}):
             level = self.topology.levels[number]
-            here = {name: one for name, one in moved.items() if self.topology.source(top, name) == number}
+            here = {name: one for name, one in moved.items() if sources[name] == number}
             loads, stores = words(self.topology, level, here, "loads"), words(self.topology, level, here, "stores")
             read, write = port_cycles(level, loads, stores, self.instances(top, number))
             for own, name in ((read, f"{level.name} read"), (write, f"{level.name} write")):
@@ -219,5 +217,5 @@ def _passing(topology: Topology, traffic: Traffic, visits: Sequence[Path], which
 
 
 def _words(topology: Topology, level: Level, elements: Mapping[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-    shapes = topology.tensors
-    return np.asarray(sum(moved * _width(shapes[name].dtype, level) for name, moved in elements.items()), float)
+    widths = topology.widths(level)
+    return np.asarray(sum(moved * widths[name] for name, moved in elements.items()), float)

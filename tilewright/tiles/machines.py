@@ -29,6 +29,8 @@ def resources(machine: Machine) -> Resources:
 
 
 def _accelerator(machine: Accelerator) -> Resources:
+    arrays = [level.fanout for level in machine.levels]
+    arrays[-1] = (arrays[-1][0] * machine.compute.fanout[0], arrays[-1][1] * machine.compute.fanout[1])
     levels = tuple(
         Level(
             level.name,
@@ -36,6 +38,7 @@ def _accelerator(machine: Accelerator) -> Resources:
             level.reduces,
             level.multicasts,
             instances=machine.instances(level.name),
+            array=array,
             word_bits=level.word_bits or machine.word_bits,
             technology=level.technology,
             read_words_per_cycle=level.read_words_per_cycle,
@@ -50,7 +53,7 @@ def _accelerator(machine: Accelerator) -> Resources:
             load_slots=level.load_slots,
             store_slots=level.store_slots,
         )
-        for level in machine.levels
+        for level, array in zip(machine.levels, arrays, strict=True)
     )
     compute = machine.compute
     return Resources(

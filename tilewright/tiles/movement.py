@@ -13,21 +13,21 @@ Factors may be arrays: one evaluation then covers all trees of one topology.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from tilewright.dataclass import dataclass
 from tilewright.expr.affine import Affine
 from tilewright.tiles.brute import walk_nest
-from tilewright.tiles.problem import Problem
+from tilewright.tiles.problem import Access, Problem
 from tilewright.tiles.rescaling import Rescaled
-from tilewright.tiles.resources import Number, Resources
+from tilewright.tiles.resources import Level, Number, Resources
 from tilewright.tiles.topology import LoopAt, Topology, bound
-from tilewright.tiles.traffic import Moved, Traffic
+from tilewright.tiles.traffic import Moved, Traffic, sum_of
 from tilewright.tiles.tree import Binding, Kind, Path, Scope, Tile, TileTree
-from tilewright.tiles.turns import Frame, Line, Part, Parts, Point, Turn
+from tilewright.tiles.turns import Frame, Known, Line, Part, Parts, Point, Turn
 
 
 def movement(
@@ -47,14 +47,48 @@ def movement(
     return Boundaries(Topology(tree, problem, resources), compat_evict=compat_evict).traffic(factors)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """The visits of a nest inside the same spatial `tiles`, which share memory, and how a tensor comes and goes there.
+
+    `moving` are the axes that move its slices, `sums` those that its expression sums over. `frames` are those of turns
+    between two visits, as they are needed: that of all units, and that of one of those that share a slice.
+    """
+
+    top: Path
+    tensor: str
+    tiles: tuple[Path, ...]
+    moving: frozenset[str]
+    sums: frozenset[str]
+    turns: tuple[Turn, ...]
+    frames: dict[tuple[Path | None, Path | None], tuple[Frame, Frame]]
+
+
+class _Arrival(NamedTuple):
+    """A turn before it is known whether a tensor stays: it does if all of `needed` have it, and never if that is None.
+
+    Loops of the axes `restarted` go on or start again. `turns` are the turn where the tensor is dropped and where not.
+    """
+
+    now: Path | None
+    before: Path | None
+    shared: frozenset[LoopAt]
+    advancing: LoopAt | None
+    needed: tuple[frozenset[str], ...] | None
+    restarted: frozenset[str]
+    turns: list[Turn | None]
+
+
 class Boundaries:
     """The turns of one topology: found once, evaluated for any factors."""
 
     def __init__(self, topology: Topology, *, compat_evict: bool = False) -> None:
         self.topology, self.compat_evict = topology, compat_evict
+        self._known = Known(topology)
         self._known_parts: dict[tuple[Path | None, Path | None, str], Parts] = {}
-        self._known_turns: dict[object, Turn] = {}
-        self._restarted: dict[Turn, frozenset[str]] = {}  # the axes whose loops go on or start again
+        self._groups: dict[Path, list[Group]] = {}
+        self._evaluated: dict[str, tuple[Turn, Frame, Frame]] = {}
+        self._multiplied: dict[Rescaled, tuple[Turn, Frame, Frame]] = {}
 
     def traffic(self, factors: Any = None, *, outermost: int | None = None) -> Traffic:
         """The movement with these factors; of the levels before number `outermost` only, where that is given."""
@@ -63,29 +97,27 @@ class Boundaries:
     def traffic_at(self, point: Point, *, outermost: int | None = None) -> Traffic:
         """As `traffic`, at a point that `point` gave."""
         topology = self.topology
-        moved: dict[Path, dict[str, Moved]] = {top: {} for top in topology.tops}
-        for top, tensor, tiles, turns in self.turns:
+        moved: dict[Path, dict[str, Moved]] = {}
+        for top in topology.tops:
+            moved[top] = {}
             if outermost is not None and topology.level(top) >= outermost:
                 continue
-            if self._uneven(point, top, tensor, tiles):
-                moved[top][tensor] = self._walked(point, top, tensor)
-                continue
-            moving = topology.moving(top, tensor, tiles)
-            parts = [self._moved(point, top, tensor, moving, turn) for turn in turns]
-            old = moved[top].get(tensor)
-            if old is not None:
-                parts.append((old.loads, old.fills, old.stores))
-            loads, fills, stores = (sum(part[i] for part in parts) for i in range(3))
-            moved[top][tensor] = Moved(loads, fills, stores)
+            for group in self.groups(top):
+                if self._uneven(point, group):
+                    moved[top][group.tensor] = self._walked(point, group)
+                else:
+                    more = self._moved(point, group)
+                    old = moved[top].get(group.tensor)
+                    moved[top][group.tensor] = more if old is None else sum_of([more, old])
         return topology.traffic(moved)
 
-    def _uneven(self, point: Point, top: Path, tensor: str, tiles: tuple[Path, ...]) -> bool:
+    def _uneven(self, point: Point, group: Group) -> bool:
         """Whether units share a range of values that is not equally long in all steps, or loops one that may be empty.
 
         Then a unit without a part in some steps keeps its slice meanwhile, and what it held before a step is not what
         it held in the step before.
         """
-        topology = self.topology
+        topology, top, tensor = self.topology, group.top, group.tensor
         if not topology.cut:
             return False
         for visit in topology.visits(top):
@@ -104,7 +136,7 @@ class Boundaries:
                             return True
         return False
 
-    def _walked(self, point: Point, top: Path, tensor: str) -> Moved:
+    def _walked(self, point: Point, group: Group) -> Moved:
         """The movement of a tensor in a nest, by walking each tree."""
         if point.walked is None:
             rows = 1
@@ -118,7 +150,7 @@ class Boundaries:
                 )
                 for row in range(rows)
             ]
-        found = [traffic.moved[top][tensor] for traffic in point.walked]
+        found = [traffic.moved[group.top][group.tensor] for traffic in point.walked]
         if not point.in_batch:
             return found[0]
         return Moved(*(np.array([getattr(one, kind) for one in found]) for kind in ("loads", "fills", "stores")))
@@ -131,176 +163,222 @@ class Boundaries:
     def points(self, point: Point, op: str) -> tuple[Number, Number]:
         """How often an expression is evaluated: on all units together, and on the one that does most."""
         if op not in point.evaluations:
-            place, tensor = self.topology.places[op], self.topology.points_of(op)
-            turn = Turn(place, None, frozenset(self.topology.above(place)), None, False)
-            parts = self._parts(turn, tensor)
-            frame = Frame(point, turn, tuple(loop for loop in self.topology.above(place) if loop.spatial))
-            every, one = (
-                frame.sizes(parts, tensor, together=together).now * frame.times(parts, frozenset(), together=together)
-                for together in (False, True)
-            )
-            point.evaluations[op] = every, one
+            if op not in self._evaluated:
+                place = self.topology.places[op]
+                turn = self._still(place, self.topology.above(place))
+                self._evaluated[op] = self._elements(turn, self.topology.points_of(op))
+            point.evaluations[op] = self._counted(point, self._evaluated[op])
         return point.evaluations[op]
 
     def multiplied(self, point: Point, one: Rescaled) -> tuple[Number, Number]:
         """How often elements of a sum are rescaled: on all units together, and on the one that does most."""
         if one not in point.multiplications:
-            topology, total = self.topology, one.rescaling.total
-            place = topology.places[total]
-            moving = topology.accesses(place, total)[-1].moving
-            own = [loop for loop in topology.above(place) if loop.axis in moving]
-            turn = Turn(place, None, frozenset((*topology.above(one.meeting), *own)), None, False)
-            frame = Frame(point, turn, tuple(loop for loop in topology.above(place) if loop.spatial))
-            parts = self._parts(turn, total)
-            every, most = (
-                frame.sizes(parts, total, together=together).now * frame.times(parts, one.loops, together=together)
-                for together in (False, True)
-            )
-            point.multiplications[one] = every, most
+            if one not in self._multiplied:
+                topology, total = self.topology, one.rescaling.total
+                place = topology.places[total]
+                moving = topology.accesses(place, total)[-1].moving
+                own = [loop for loop in topology.above(place) if loop.axis in moving]
+                turn = self._still(place, (*topology.above(one.meeting), *own))
+                self._multiplied[one] = self._elements(turn, total)
+            point.multiplications[one] = self._counted(point, self._multiplied[one], one.loops)
         return point.multiplications[one]
+
+    def _still(self, place: Path, loops: Sequence[LoopAt]) -> Turn:
+        """Every run of a leaf in which these loops make a difference."""
+        return Turn(place, None, frozenset(loops), None, False)
+
+    def _elements(self, turn: Turn, tensor: str) -> tuple[Turn, Frame, Frame]:
+        """A turn with its frames of all units and of one."""
+        spatial = tuple(loop for loop in self.topology.above(turn.where) if loop.spatial)
+        parts = self._parts(turn, tensor)
+        every, one = (Frame(self._known, turn.now, turn.before, tensor, parts, groups) for groups in ((), spatial))
+        return turn, every, one
+
+    def _counted(
+        self, point: Point, elements: tuple[Turn, Frame, Frame], fresh: frozenset[str] = frozenset()
+    ) -> tuple[Number, Number]:
+        """Elements in all runs but the first of all loops in `fresh` at once: on all units, and on one."""
+        turn, *frames = elements
+        every, one = (point.sizes(frame, turn).now * point.often(frame, turn, fresh) for frame in frames)
+        return every, one
 
     # Turns
 
-    @cached_property
-    def turns(self) -> list[tuple[Path, str, tuple[Path, ...], list[Turn]]]:
-        """Every kind of turn, by nest, tensor and the spatial tiles that visits share."""
+    def groups(self, top: Path) -> Sequence[Group]:
+        """The visits of a nest that share memory, with the turns of every tensor."""
+        if top not in self._groups:
+            self._groups[top] = self._find_groups(top)
+        return self._groups[top]
+
+    def _find_groups(self, top: Path) -> list[Group]:
+        topology, level = self.topology, self.topology.level(top)
+        sharing: dict[tuple[str, tuple[Path, ...]], list[Path]] = {}
+        for visit in topology.visits(top):
+            for tensor in sorted(topology.crossing(visit, level)):
+                sharing.setdefault((tensor, topology.par_tiles(visit)), []).append(visit)
+        arrivals: dict[tuple[Path, ...], list[_Arrival]] = {}
         found = []
-        for top in self.topology.tops:
-            level = self.topology.level(top)
-            groups: dict[tuple[str, tuple[Path, ...]], list[Path]] = {}
-            for visit in self.topology.visits(top):
-                for tensor in sorted(self.topology.crossing(visit, level)):
-                    groups.setdefault((tensor, self.topology.par_tiles(visit)), []).append(visit)
-            for (tensor, tiles), visits in groups.items():
-                moving = self.topology.moving(top, tensor, tiles)
-                turns = [turn for visit in visits for turn in self._turns(top, tensor, visits, visit)]
-                turns.append(self._turn(None, visits[-1], (), None, True))
-                found.append((top, tensor, tiles, [turn for turn in turns if self._changes(top, tensor, turn, moving)]))
+        for (tensor, tiles), own in sharing.items():
+            visits = tuple(own)
+            if visits not in arrivals:
+                arrivals[visits] = list(self._arrivals(top, visits))
+            moving = topology.moving(top, tensor, tiles)
+            turns = self._turns(top, tensor, arrivals[visits], moving)
+            sums = topology.problem.reductions(tensor) if tensor in topology.places else frozenset()
+            found.append(Group(top, tensor, tiles, moving, sums, turns, {}))
         return found
 
-    def _turns(self, top: Path, tensor: str, visits: Sequence[Path], visit: Path) -> list[Turn]:
-        """How the memory can come to a visit: from an earlier sibling, or by a loop around all earlier ones."""
-        topology, found = self.topology, []
+    def _turns(self, top: Path, tensor: str, arrivals: Sequence[_Arrival], moving: frozenset[str]) -> tuple[Turn, ...]:
+        """The turns that may move a tensor: not those where the same visit finds its slice where it left it."""
+        found, retains = [], self.topology.retains(top)
+        for arrival in arrivals:
+            kept = arrival.needed is not None and all(tensor in names for names in arrival.needed)
+            if kept and arrival.now == arrival.before and moving.isdisjoint(arrival.restarted):
+                assert arrival.now is not None
+                if retains or tensor in self.topology.ops(arrival.now):
+                    continue
+            turn = arrival.turns[kept]
+            if turn is None:
+                turn = arrival.turns[kept] = Turn(arrival.now, arrival.before, arrival.shared, arrival.advancing, kept)
+            found.append(turn)
+        return tuple(found)
+
+    def _arrivals(self, top: Path, visits: Sequence[Path]) -> Iterator[_Arrival]:
+        """How a memory can come to each of these visits: from an earlier one, or by a loop around all earlier ones."""
+        for visit in visits:
+            yield from self._arrivals_at(visit, top, visits)
+        yield self._arrival(None, visits[-1], (), None, ())
+
+    def _arrivals_at(self, visit: Path, top: Path, visits: Sequence[Path]) -> Iterator[_Arrival]:
+        topology = self.topology
         for depth in reversed(range(len(visit))):
             path = visit[:depth]
             node = topology.nodes[path]
             if isinstance(node, Scope) and depth > len(top):
                 earlier = [v for v in visits if v[:depth] == path and v[depth] < visit[depth]]
                 if earlier:
-                    before = earlier[-1]
-                    kept = self._kept(tensor, before, depth + 1) and not self._drops(tensor, before[: depth + 1])
-                    found.append(self._turn(visit, before, path, None, kept))
-                    return found
-            elif isinstance(node, Tile):
-                if node.binding is Binding.SP:
-                    continue
+                    yield self._arrival(visit, earlier[-1], path, None, self._needed(earlier[-1], depth))
+                    return
+            elif isinstance(node, Tile) and node.binding is not Binding.SP:
                 last = [v for v in visits if v[: depth + 1] == (*path, 0)][-1] if depth >= len(top) else visits[-1]
-                kept = self._kept(tensor, last, max(depth + 1, len(top)))
-                found += [self._turn(visit, last, path, loop, kept) for loop in topology.loops[path]]
-        found.append(self._turn(visit, None, (), None, False))
-        return found
+                needed = self._needed(last, max(depth + 1, len(top)))
+                for loop in topology.loops[path]:
+                    if node.loops[loop.index].factor != 1:
+                        yield self._arrival(visit, last, path, loop, needed)
+        yield self._arrival(visit, None, (), None, None)
 
-    def _turn(self, now: Path | None, before: Path | None, path: Path, advancing: LoopAt | None, kept: bool) -> Turn:
-        """The one turn in which `advancing` goes on, or else all loops inside the node at `path` start again."""
-        key = (now, before, path, advancing, kept)
-        if key not in self._known_turns:
-            shared = self.topology.above(path)
-            if advancing is not None:
-                shared = (*shared, *self.topology.loops[path][: advancing.index])
-            self._known_turns[key] = Turn(now, before, frozenset(shared), advancing, kept)
-        return self._known_turns[key]
+    def _arrival(
+        self, now: Path | None, before: Path | None, path: Path, advancing: LoopAt | None,
+        needed: tuple[frozenset[str], ...] | None,
+    ) -> _Arrival:  # fmt: skip
+        """The one in which `advancing` goes on, or else all loops inside the node at `path` start again."""
+        shared = self.topology.above(path)
+        if advancing is not None:
+            shared = (*shared, *self.topology.loops[path][: advancing.index])
+        restarted: frozenset[str] = frozenset()
+        if now == before and now is not None:
+            loops = self.topology.above(now)[len(shared) :]
+            restarted = frozenset(loop.axis for loop in loops if not loop.spatial)
+        return _Arrival(now, before, frozenset(shared), advancing, needed, restarted, [None, None])
 
-    def _kept(self, tensor: str, visit: Path, depth: int) -> bool:
-        """Whether a slice outlives the scopes between a node of this depth and a visit that ends in all of them."""
-        return not any(self._drops(tensor, visit[:n]) for n in range(depth + 1, len(visit) + 1))
+    def _needed(self, visit: Path, depth: int) -> tuple[frozenset[str], ...]:
+        """For every scope inside a node of this depth that drops slices after a visit: what it does not drop."""
+        found = (self._not_dropped(visit[:n]) for n in range(depth + 1, len(visit) + 1))
+        return tuple(names for names in found if names is not None)
 
-    def _drops(self, tensor: str, child: Path) -> bool:
-        """Whether a tensor is dropped when a child of a scope has run."""
-        scope = self.topology.nodes[child[:-1]]
+    def _not_dropped(self, child: Path) -> frozenset[str] | None:
+        """The tensors that stay when a child of a scope has run; None: all do."""
+        topology = self.topology
+        scope = topology.nodes[child[:-1]]
         if not isinstance(scope, Scope):
-            return False
-        around = self.topology.around(child)
+            return None
+        around = topology.around(child)
         evicts = scope.kind is Kind.SEQ or (self.compat_evict and scope.kind is Kind.PIPE)
         last = child[-1] == len(scope.children) - 1
-        in_scope = len(child) > 1 and isinstance(self.topology.nodes[child[:-2]], Scope)
+        in_scope = len(child) > 1 and isinstance(topology.nodes[child[:-2]], Scope)
         if not evicts or not around or (last and in_scope):
-            return False
+            return None
         following = (*child[:-1], 0 if last else child[-1] + 1)
-        return tensor not in self.topology.crossing(following, self.topology.level(around[-1])) | self.topology.kept(
-            child
-        )
-
-    def _changes(self, top: Path, tensor: str, turn: Turn, moving: frozenset[str]) -> bool:
-        """Whether a turn moves anything: not if the same visit finds its slice where it left it."""
-        if turn.now != turn.before or not turn.kept or not self._stays(top, tensor, turn):
-            return True
-        if turn not in self._restarted:
-            loops = (loop for loop in self.topology.above(turn.where) if not loop.spatial and loop not in turn.shared)
-            self._restarted[turn] = frozenset(loop.axis for loop in loops)
-        return not self._restarted[turn].isdisjoint(moving)
-
-    def _stays(self, top: Path, tensor: str, turn: Turn) -> bool:
-        """Whether what is resident need not be loaded again."""
-        writes = turn.now is not None and tensor in self.topology.ops(turn.now)
-        return turn.kept and (writes or self.topology.retains(top))
+        return topology.crossing(following, topology.level(around[-1])) | topology.kept(child)
 
     # What one kind of turn moves
 
-    def _moved(
-        self, point: Point, top: Path, tensor: str, moving: frozenset[str], turn: Turn
-    ) -> tuple[Number, Number, Number]:
-        topology = self.topology
-        if turn.advancing is not None and _is_one(point.factors[turn.advancing]):
-            return 0, 0, 0
-        writes = turn.now is not None and tensor in topology.ops(turn.now)
-        wrote = turn.before is not None and tensor in topology.ops(turn.before)
-        sums = topology.problem.reductions(tensor) if writes else frozenset()
-        adds = writes and any(loop.axis in sums and not loop.spatial for loop in (*turn.shared, turn.advancing) if loop)
-        adds |= writes and self.compat_evict and bool(sums)
-        adds &= not topology.levels[topology.level(top)].accumulate
-        loading = turn.now is not None and (not writes or adds)
-        if not loading and not wrote:
-            return 0, 0, 0
-        groups = tuple(loop for loop in topology.spread(turn.where, top) if loop.axis not in moving)
-        frame = Frame(point, turn, groups)
-        parts = self._parts(turn, tensor)
-        each = frame.sizes(parts, tensor, together=False)
-        one = each if frame.grouped.isdisjoint(parts.axes) else frame.sizes(parts, tensor, together=True)
-        loads = fills = stores = 0
-        if loading:
-            fresh = sums if writes and not self.compat_evict else frozenset()
-            stays = self._stays(top, tensor, turn)
-            fills = (each.now - (each.common if stays else 0)) * frame.times(parts, fresh, together=False)
-            loads = fills
-            if groups and topology.levels[topology.level(top)].multicast:
-                loads = (one.now - (one.common if stays else 0)) * frame.times(parts, fresh, together=True)
-        if wrote:
-            stored = one.before - (one.common if writes and turn.kept else 0)
-            stores = stored * frame.times(parts, frozenset(), together=True)
-        return loads, fills, stores
+    def _moved(self, point: Point, group: Group) -> Moved:
+        """What all turns of a tensor move in a nest."""
+        topology, top, tensor = self.topology, group.top, group.tensor
+        level = topology.levels[topology.level(top)]
+        retains = topology.retains(top)
+        loads: Number = 0
+        fills: Number = 0
+        stores: Number = 0
+        for turn in group.turns:
+            if turn.advancing is not None and _is_one(point.factors[turn.advancing]):
+                continue
+            writes = turn.now is not None and tensor in topology.ops(turn.now)
+            wrote = turn.before is not None and tensor in topology.ops(turn.before)
+            loading = turn.now is not None and (not writes or self._adds(turn, group.sums, level))
+            if not loading and not wrote:
+                continue
+            every, one = self._frames(group, turn)
+            each = point.sizes(every, turn)
+            own = each if one.parts == every.parts else point.sizes(one, turn)
+            if loading:
+                fresh = group.sums if writes and not self.compat_evict else frozenset()
+                stays = turn.kept and (writes or retains)
+                more = (each.now - each.common if stays else each.now) * point.often(every, turn, fresh)
+                fills = fills + more
+                if one is not every and level.multicast:
+                    more = (own.now - own.common if stays else own.now) * point.often(one, turn, fresh)
+                loads = loads + more
+            if wrote:
+                left = own.before - own.common if writes and turn.kept else own.before
+                stores = stores + left * point.often(one, turn)
+        return Moved(loads, fills, stores)
+
+    def _adds(self, turn: Turn, sums: frozenset[str], level: Level) -> bool:
+        """Whether an expression that writes at a turn goes on with sums that it has to load."""
+        if level.accumulate or not sums:
+            return False
+        loops = turn.shared if turn.advancing is None else (*turn.shared, turn.advancing)
+        return self.compat_evict or any(loop.axis in sums and not loop.spatial for loop in loops)
+
+    def _frames(self, group: Group, turn: Turn) -> tuple[Frame, Frame]:
+        """The frames of a turn: that of all units, and that of one of those that share a slice."""
+        key = (turn.now, turn.before)
+        if key not in group.frames:
+            topology, tensor, parts = self.topology, group.tensor, self._parts(turn, group.tensor)
+            spread = tuple(loop for loop in topology.spread(turn.where, group.top) if loop.axis not in group.moving)
+            every = one = Frame(self._known, *key, tensor, parts)
+            if spread:
+                one = Frame(self._known, *key, tensor, parts, spread)
+            group.frames[key] = every, one
+        return group.frames[key]
 
     def _parts(self, turn: Turn, tensor: str) -> Parts:
         """The dimensions of a tensor in groups that depend on different axes."""
         key = (turn.now, turn.before, tensor)
         if key not in self._known_parts:
             parts = self._find_parts(turn, tensor)
-            self._known_parts[key] = Parts(parts, frozenset().union(*(part.axes for part in parts)))
+            axes = [{part.axis} if isinstance(part, Line) else part.axes for part in parts]
+            self._known_parts[key] = Parts(parts, frozenset().union(*axes))
         return self._known_parts[key]
 
-    def _find_parts(self, turn: Turn, tensor: str) -> tuple[Part, ...]:
+    def _find_parts(self, turn: Turn, tensor: str) -> tuple[Part | Line, ...]:
         topology, problem = self.topology, self.topology.problem
         visits = [path for path in dict.fromkeys((turn.now, turn.before)) if path is not None]
         after = topology.accesses(turn.where, tensor)
         before = topology.accesses(turn.before, tensor) if turn.before is not None else ()
         accesses = dict.fromkeys((*after, *before))
         users = tuple(access.op for access in after), tuple(access.op for access in before)
+        if not topology.cut and (lines := self._lines(tuple(accesses), users)) is not None:
+            return lines
         groups: list[tuple[set[str], list[int], bool, Line | None]] = []
         for dim, extent in enumerate(after[0].shape):
             own = {access.axes[dim] for access in accesses}
             axis = own.pop()
             if axis is not None and not own:
                 clipped = topology.extents[axis] > extent
-                groups.append(({axis}, [dim], clipped, None if clipped else Line(axis, *users)))
+                groups.append(({axis}, [dim], clipped, None if clipped else Line(axis, dim, *users)))
                 continue
             axes: set[str] = set()
             enumerated = False
@@ -328,9 +406,21 @@ class Boundaries:
             joined.append((axes, dims, enumerated, line))
         walked = dict.fromkeys(axis for visit in visits for axis in topology.axes_around(visit))
         return tuple(
-            Part(frozenset(axes), tuple(dims), enumerated, tuple(axis for axis in walked if axis in axes), line)
+            line or Part(frozenset(axes), tuple(dims), enumerated, tuple(axis for axis in walked if axis in axes))
             for axes, dims, enumerated, line in joined
         )
+
+    def _lines(
+        self, accesses: Sequence[Access], users: tuple[tuple[str, ...], tuple[str, ...]]
+    ) -> tuple[Line, ...] | None:
+        """The parts where every dimension is one axis of its own, the same in all accesses; None where not."""
+        extents, shape = self.topology.extents, accesses[0].shape
+        axes = [axis for axis in accesses[0].axes if axis is not None]
+        if len(set(axes)) < len(shape) or any(access.axes != accesses[0].axes for access in accesses):
+            return None
+        if any(extents[axis] > extent for axis, extent in zip(axes, shape, strict=True)):
+            return None
+        return tuple([Line(axis, dim, *users) for dim, axis in enumerate(axes)])
 
     def _shapes(self, op: str, form: Affine) -> set[frozenset[tuple[str, int]]]:
         """How an index moves with the loops: coefficients by axis, for every way in which consumers decide about it.

@@ -13,9 +13,10 @@ from math import prod
 
 from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
+from tilewright.tiles.footprints import Accesses, Slices
 from tilewright.tiles.parts import RegisterTile, numbers_of, register_tiles
 from tilewright.tiles.problem import Problem
-from tilewright.tiles.resources import Factors, Number, Resources, Slices, Threads
+from tilewright.tiles.resources import Factors, Number, Resources, Threads
 from tilewright.tiles.tree import (
     Binding,
     Leaf,
@@ -57,7 +58,7 @@ def stages(tree: TileTree, problem: Problem, resources: Resources, factors: Fact
         if isinstance(node, Stage) and node.tensor in known:
             if node.level not in by_level:
                 outside = resources.levels[: resources.level(node.level)]
-                by_level[node.level] = Slices(tree, problem, factors, [level.name for level in outside])
+                by_level[node.level] = Slices(Accesses(tree, problem), factors, [level.name for level in outside])
             elements = _staged_elements(by_level[node.level], node.tensor, path)
             held = node.slots * elements * _element_bytes(problem, node.tensor)
             found.append(Placed(path, node.tensor, node.level, held, node.slots))
@@ -83,7 +84,7 @@ def values(tree: TileTree, problem: Problem, resources: Resources) -> list[Place
         name, path = producer.name, same_path(places[producer.name], places[consumer.name])
         if name not in kept:
             scopes[name] = min(path, scopes.get(name, path), key=len)
-    slices, found = Slices(tree, problem), []
+    slices, found = Slices(Accesses(tree, problem)), []
     for name, path in scopes.items():
         around = [node.level for _, node in ancestors(tree, path) if isinstance(node, Tile)]
         inside = (resources.level(around[-1]) or 0) + 1 if around else 0
@@ -111,7 +112,7 @@ def registers(tree: TileTree, problem: Problem, resources: Resources) -> Iterato
 
 
 def _of_block(tree: TileTree, problem: Problem) -> Iterator[Placed]:
-    slices, sums = Slices(tree, problem), dict[str, int]()
+    slices, sums = Slices(Accesses(tree, problem)), dict[str, int]()
     for path, leaf in leaves(tree):
         size, around = _element_bytes(problem, leaf.op), node_at(tree, path[:-1])
         if leaf.kernel is not None:

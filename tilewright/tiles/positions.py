@@ -12,7 +12,7 @@ from tilewright.tiles.resources import Number, greatest, least
 from tilewright.tiles.tree import Path
 
 if TYPE_CHECKING:
-    from tilewright.tiles.turns import Frame, Part
+    from tilewright.tiles.turns import Box, Interval, Point, Turn
 
 
 class Sizes(NamedTuple):
@@ -30,19 +30,19 @@ class Positions:
     each axis has a dimension of classes: the first step, the last one and one of those between, or every step.
     """
 
-    def __init__(self, frame: Frame, part: Part, together: bool) -> None:
-        self.frame, self.part, self.together = frame, part, together
-        self.topology, self.turn = frame.point.topology, frame.turn
-        self.walked = part.walked
+    def __init__(self, point: Point, portion: Interval | Box, turn: Turn) -> None:
+        self.point, self.portion, self.part = point, portion, portion.part
+        self.topology, self.turn = point.topology, turn
+        self.walked = self.part.walked
         self.ragged = [axis for axis in self.walked if self._is_ragged(axis)]
         self.now: dict[str, Number] = {}
         self.bases: dict[str, tuple[Number, Number]] = {}
         self.before: dict[str, Number] = {}
         self.weight: Number = 1
 
-    def total(self, tensor: str) -> Sizes:
+    def total(self) -> Sizes:
         """The sums over all positions of the elements along the part's dimensions."""
-        topology, turn = self.topology, self.turn
+        topology, turn, tensor = self.topology, self.turn, self.portion.tensor
         for axis in self.walked:
             self._first(axis, self._extent(axis, turn.where, self._at_now))
         now = before = common = self.weight
@@ -62,7 +62,7 @@ class Positions:
             return sizes
         array = np.asarray(sizes)
         total = array.sum(axis=tuple(range(1, array.ndim))) if array.ndim > 1 else array
-        return total if self.frame.point.in_batch or not array.ndim else int(total[0])
+        return total if self.point.in_batch or not array.ndim else int(total[0])
 
     # Axes
 
@@ -71,7 +71,7 @@ class Positions:
         if self.part.enumerated or axis in self.topology.cut:
             return True
         visits = (path for path in (self.turn.now, self.turn.before) if path is not None)
-        return not all(self.frame.point.even(path, axis) for path in visits)
+        return not all(self.point.even(path, axis) for path in visits)
 
     def _extent(self, axis: str, path: Path, at: Any) -> Number:
         if axis not in self.topology.cut:
@@ -92,7 +92,7 @@ class Positions:
         return np.asarray(values, dtype=np.int64).reshape(shape)
 
     def _inside(self, op: str, axis: str, path: Path) -> Number:
-        return self._lift(self.frame.point.inside(op, axis, path))
+        return self._lift(self.point.inside(op, axis, path))
 
     def _at_now(self, axis: str, extent: Number) -> Number:
         if axis in self.walked and axis not in self.now:
@@ -103,11 +103,12 @@ class Positions:
         """The first values of an axis after the turn, and how often each occurs."""
         if axis in self.now:
             return
-        turn, point = self.turn, self.frame.point
-        digits = self.frame.digits(axis, self.together)
+        turn, point = self.turn, self.point
+        stand = turn.stands.get(axis, 0)
+        digits = point.digits(self.portion.steps[axis].digits(stand))
         loops = self.topology.along(turn.where, axis)
         outer = [loop for loop in loops if loop in turn.shared or loop is turn.advancing]
-        advances = turn.advances(axis)
+        advances = stand % 2 == 1
         stride = self._lift(point.strides[outer[-1]]) if outer else None
         offset: Number = 0
         block: Number = 1 if advances else 0
@@ -155,7 +156,7 @@ class Positions:
         if axis not in self.walked:
             return 0
         if axis not in self.before:
-            turn, point = self.turn, self.frame.point
+            turn, point = self.turn, self.point
             assert turn.before is not None
             base, offset = self.bases[axis]
             loops = self.topology.along(turn.where, axis)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidExpression
@@ -34,6 +35,22 @@ class Rescaling:
     total: str
     running: str
     factor: Expr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Access:
+    """How an expression indexes a tensor of this shape: an affine form per dimension, None for any other index.
+
+    `axes` has the name of the loop whose values are the indices of a dimension; None where the index is no axis, or one
+    about which consumers decide. `moving` are the loops that move the slice.
+    """
+
+    op: str
+    tensor: str
+    forms: tuple[Affine | None, ...]
+    shape: tuple[int, ...]
+    axes: tuple[str | None, ...]
+    moving: frozenset[str]
 
 
 OLD, NEW = "old", "new"  #: the tensors without dimensions that a `Rescaling.factor` reads
@@ -98,7 +115,11 @@ class Problem:
 
     def compute(self, op: str) -> Compute:
         """The expression that writes `op`."""
-        return next(compute for compute in self.computes if compute.name == op)
+        return self._by_name[op]
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, Compute]:
+        return {compute.name: compute for compute in self.computes}
 
     def edges(self) -> Iterator[tuple[Compute, Compute]]:
         """Every (producer, consumer), in the order of producers."""
@@ -130,9 +151,41 @@ class Problem:
         axis = _plain(read.indices[dim])
         return axis is not None and self.names[consumer.name, axis.name] == self.names[place]
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> Mapping[str, Tensor]:
         """Every tensor read or written, by name."""
+        return self._tensors
+
+    @cached_property
+    def _tensors(self) -> Mapping[str, Tensor]:
         return {tensor.name: tensor for compute in self.computes for tensor in (*compute.inputs(), compute.output)}
+
+    def accesses(self, op: str) -> tuple[Access, ...]:
+        """How an expression indexes the tensors that it reads, and last the one that it writes."""
+        return self._accesses[op]
+
+    @cached_property
+    def _accesses(self) -> Mapping[str, tuple[Access, ...]]:
+        found = {}
+        for compute in self.computes:
+            reads = (*compute.reads(), Read(compute.output, compute.axes))
+            accesses = [self.access(compute.name, read.tensor, tuple(map(affine, read.indices))) for read in reads]
+            found[compute.name] = tuple(accesses)
+        return found
+
+    def access(self, op: str, tensor: Tensor, forms: tuple[Affine | None, ...]) -> Access:
+        """What an expression reaches of a tensor by these indices."""
+        terms = {axis.name for form in forms if form is not None for axis in form.terms}
+        moving = frozenset(name for term in terms for name in self.loops_of(op, term))
+        shape = tuple(int(extent) for extent in tensor.shape)  # type: ignore[arg-type]
+        return Access(op, tensor.name, forms, shape, tuple(self._index(op, form) for form in forms), moving)
+
+    def _index(self, op: str, form: Affine | None) -> str | None:
+        if form is None or form.constant or len(form.terms) != 1:
+            return None
+        ((axis, factor),) = form.terms.items()
+        given = all(axis.name != own.name for own in self.compute(op).body_loops)
+        follows = given or (op, axis.name) in self.derived
+        return self.names[op, axis.name] if factor == 1 and not follows else None
 
 
 def problem_of(kernel: Kernel) -> Problem:

@@ -6,7 +6,7 @@ for all instances together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,9 +50,10 @@ class _Timeline:
     def steps(self) -> Steps:
         loads: dict[str, Array] = {}
         stores: dict[str, Array] = {}
-        for top, tensor, tiles, turns in self.boundaries.turns:
-            if self.topology.level(top) == 0:
-                loaded, stored = self.moved(top, tensor, tiles, turns)
+        for top in self.topology.tops:
+            for group in self.boundaries.groups(top) if self.topology.level(top) == 0 else ():
+                tensor = group.tensor
+                loaded, stored = self.moved(top, tensor, group.tiles, group.turns)
                 loads[tensor] = loads.get(tensor, 0) + loaded
                 stores[tensor] = stores.get(tensor, 0) + stored
         return Steps(tuple(self.visits), self.visit, loads, stores, self.shares())
@@ -111,7 +112,7 @@ class _Timeline:
 
     # What moves
 
-    def moved(self, top: Path, tensor: str, tiles: tuple[Path, ...], turns: list[Turn]) -> tuple[Array, Array]:
+    def moved(self, top: Path, tensor: str, tiles: tuple[Path, ...], turns: Sequence[Turn]) -> tuple[Array, Array]:
         """Elements of a tensor that each step loads and stores."""
         loads = np.zeros(len(self.visit), np.int64)
         stores = np.zeros(len(self.visit), np.int64)
@@ -157,7 +158,7 @@ class _Timeline:
                 )
         return low, high
 
-    def kept(self, turns: list[Turn]) -> Array:
+    def kept(self, turns: Sequence[Turn]) -> Array:
         """Whether the slice of the visit before is still resident at each step."""
         kept = np.ones(len(self.visit), bool)
         for turn in turns:

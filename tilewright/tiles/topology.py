@@ -16,9 +16,10 @@ import numpy as np
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError
-from tilewright.expr.affine import Affine, affine
-from tilewright.expr.core import Compute, Read, Tensor
-from tilewright.tiles.problem import Problem
+from tilewright.expr import dtypes
+from tilewright.expr.affine import Affine
+from tilewright.expr.core import Compute, Tensor
+from tilewright.tiles.problem import Access, Problem
 from tilewright.tiles.rescaling import readers, rescaled
 from tilewright.tiles.resources import Level, Number, Range, Resources, greatest, least
 from tilewright.tiles.traffic import Moved, Traffic
@@ -64,21 +65,6 @@ class LoopAt:
     axis: str
     spatial: bool
     level: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Access:
-    """How an expression indexes a tensor of this shape: an affine form per dimension, None for any other index.
-
-    `axes` has the name of the loop whose values are the indices of a dimension; None where the index is no axis, or one
-    about which consumers decide. `moving` are the loops that move the slice.
-    """
-
-    op: str
-    forms: tuple[Affine | None, ...]
-    shape: tuple[int, ...]
-    axes: tuple[str | None, ...]
-    moving: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,10 +193,11 @@ class Topology:
         self._tops: dict[Path, Path] = {}
         self._par_tiles: dict[Path, tuple[Path, ...]] = {}
         self._moving: dict[tuple[Path, str, tuple[Path, ...]], frozenset[str]] = {}
-        self._accesses: dict[tuple[Path, str], tuple[_Access, ...]] = {}
-        self._accessed: dict[str, Mapping[str, Sequence[_Access]]] = {}
+        self._accesses: dict[tuple[Path, str], tuple[Access, ...]] = {}
+        self._accessed: dict[str, Mapping[str, Sequence[Access]]] = {}
         self._axes: dict[tuple[str, str], _AxisOf] = {}
         self._meetings: dict[tuple[Path, str], Path] = {}
+        self._widths: dict[int, Mapping[str, float]] = {}
         self.problem = problem
         self.levels = resources.levels if resources is not None else levels_of(tree)
         self.tree, self.staged = completed(tree, self.levels)
@@ -244,6 +231,14 @@ class Topology:
     def tensors(self) -> Mapping[str, Tensor]:
         """Every tensor read or written, by name."""
         return self.problem.tensors()
+
+    def widths(self, level: Level) -> Mapping[str, float]:
+        """Words of a level that hold one element of each tensor."""
+        if level.word_bits not in self._widths:
+            self._widths[level.word_bits] = {
+                name: dtypes.size_bytes(tensor.dtype) * 8 / level.word_bits for name, tensor in self.tensors.items()
+            }
+        return self._widths[level.word_bits]
 
     # Loops and blocks
 
@@ -514,7 +509,7 @@ class Topology:
 
     # Slices
 
-    def accesses(self, path: Path, tensor: str) -> tuple[_Access, ...]:
+    def accesses(self, path: Path, tensor: str) -> tuple[Access, ...]:
         """How the expressions below a node index a tensor, the write included."""
         key = (path, tensor)
         if key not in self._accesses:
@@ -523,32 +518,16 @@ class Topology:
             )
         return self._accesses[key]
 
-    def _accesses_of(self, op: str) -> Mapping[str, Sequence[_Access]]:
+    def _accesses_of(self, op: str) -> Mapping[str, Sequence[Access]]:
         """The accesses of one expression by tensor, the write last."""
         if op not in self._accessed:
-            found: dict[str, list[_Access]] = {}
-            compute = self.computes[op]
-            for read in (*compute.reads(), Read(compute.output, compute.axes)):
-                forms, shape = tuple(map(affine, read.indices)), tuple(int(extent) for extent in read.tensor.shape)  # type: ignore[arg-type]
-                found.setdefault(read.tensor.name, []).append(self._access(op, forms, shape))
+            found: dict[str, list[Access]] = {}
+            for access in self.problem.accesses(op):
+                found.setdefault(access.tensor, []).append(access)
             for one in self.rescaled.get(op, ()):
-                shape = tuple(int(extent) for extent in one.value.shape)  # type: ignore[arg-type]
-                found.setdefault(one.value.name, []).append(self._access(op, one.forms, shape))
+                found.setdefault(one.value.name, []).append(self.problem.access(op, one.value, one.forms))
             self._accessed[op] = found
         return self._accessed[op]
-
-    def _access(self, op: str, forms: tuple[Affine | None, ...], shape: tuple[int, ...]) -> _Access:
-        terms = {axis.name for form in forms if form is not None for axis in form.terms}
-        moving = frozenset(name for term in terms for name in self.problem.loops_of(op, term))
-        return _Access(op, forms, shape, tuple(self._index(op, form) for form in forms), moving)
-
-    def _index(self, op: str, form: Affine | None) -> str | None:
-        if form is None or form.constant or len(form.terms) != 1:
-            return None
-        ((axis, factor),) = form.terms.items()
-        one = self.axis(op, axis.name)
-        follows = one.given or (op, axis.name) in self.problem.derived
-        return one.name if factor == 1 and not follows else None
 
     def points_of(self, op: str) -> str:
         """The name of a tensor that has an element for every point at which an expression is evaluated."""
@@ -556,7 +535,8 @@ class Topology:
         compute = self.computes[op]
         axes = compute.body_loops
         forms = tuple(Affine(0, {axis: 1}) for axis in axes)
-        self._accesses[self.places[op], name] = (self._access(op, forms, tuple(axis.size for axis in axes)),)
+        tensor = replace(compute.output, name=name, shape=tuple(axis.size for axis in axes))
+        self._accesses[self.places[op], name] = (self.problem.access(op, tensor, forms),)
         return name
 
     def side(self, path: Path, tensor: str, dim: int, at: At, inside: Inside) -> Range:

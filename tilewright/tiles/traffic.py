@@ -44,16 +44,17 @@ class Traffic:
 
     def total(self, level: str) -> Moved:
         """What moves between `level` and the levels inside it, all tensors together."""
-        return _sum(list(self.at(level).values()))
+        return sum_of(list(self.at(level).values()))
 
     def _chosen(self, wanted: Callable[[Path, str], bool]) -> dict[str, Moved]:
         total: dict[str, Moved] = {}
         for path, tensors in self.moved.items():
             for name, moved in tensors.items():
                 if wanted(path, name):
-                    total[name] = _sum([total[name], moved]) if name in total else moved
+                    total[name] = sum_of([total[name], moved]) if name in total else moved
         return total
 
 
-def _sum(parts: Sequence[Moved]) -> Moved:
+def sum_of(parts: Sequence[Moved]) -> Moved:
+    """What moves in all of these together."""
     return Moved(sum(p.loads for p in parts), sum(p.fills for p in parts), sum(p.stores for p in parts))

@@ -94,6 +94,7 @@ HINTS: dict[str, tuple[type, ...]] = {
     "cluster": (int,),  # so many thread blocks bring together what all of them read
     "neighbours": (int,),  # elements of a row that a prefix scan takes at once
     "sort": (str,),  # the method of a sort
+    "along_x": (int,),  # so many loops of a par, the innermost ones, are along X of an array of units, others along Y
 }
 
 
@@ -251,16 +252,19 @@ TileTree = Tile | Scope | Stage
 
 def children(node: Node) -> tuple[Node, ...]:
     """The nodes directly below, in order."""
-    if isinstance(node, Tile | Stage):
-        return (node.child,)
-    return node.children if isinstance(node, Scope) else ()
+    if isinstance(node, Scope):
+        return node.children
+    return () if isinstance(node, Leaf) else (node.child,)
 
 
 def walk(tree: Node, path: Path = ()) -> Iterator[tuple[Path, Node]]:
     """Every node with its path, parents first, left to right."""
-    yield path, tree
-    for number, child in enumerate(children(tree)):
-        yield from walk(child, (*path, number))
+    rest = [(path, tree)]
+    while rest:
+        path, tree = rest.pop()
+        yield path, tree
+        below = children(tree)
+        rest += [((*path, number), below[number]) for number in range(len(below) - 1, -1, -1)]
 
 
 def node_at(tree: Node, path: Path) -> Node:

@@ -1,19 +1,19 @@
 """Kinds of steps between visits of a memory: how often each occurs, and what slices lie before and after it.
 
-`movement` finds them; `positions` has slices whose steps are clipped.
+`movement` finds them. A `Frame` has, once for a topology, the loops that decide about the turns between two visits; a
+`Point` has the factors, and what follows from them. `positions` has slices whose steps are clipped.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from tilewright.dataclass import dataclass
-from tilewright.tiles.axis_steps import Digit, count_all, count_up_to
+from tilewright.tiles.axis_steps import Digit, count_up_to, counted_among
 from tilewright.tiles.positions import Positions, Sizes
 from tilewright.tiles.rescaling import Rescaled
 from tilewright.tiles.resources import Number, greatest, least
@@ -45,13 +45,21 @@ class Turn:
         return path
 
     @cached_property
-    def standing(self) -> Mapping[str, int]:
-        """How many loops of each axis do not start again."""
-        return Counter(loop.axis for loop in (*self.shared, self.advancing) if loop is not None)
+    def stands(self) -> Mapping[str, Stand]:
+        """How the loops of each axis stand; `AGAIN` for axes that are not here."""
+        found: dict[str, Stand] = {}
+        for loop in self.shared:
+            found[loop.axis] = found.get(loop.axis, AGAIN) + 2
+        if self.advancing is not None:
+            axis = self.advancing.axis
+            found[axis] = found.get(axis, AGAIN) + 3
+        return found
 
-    def advances(self, axis: str) -> bool:
-        """Whether the loop that goes on is one of this axis."""
-        return self.advancing is not None and self.advancing.axis == axis
+
+#: How the loops of one axis stand at a turn: twice the number of those on the outside that do not start again, and one
+#: more if the last of these advances.
+Stand: TypeAlias = int
+AGAIN: Stand = 0  #: all loops of the axis start again
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,29 +67,168 @@ class Part:
     """Dimensions of a slice that the same axes move, and axes whose extent depends on these.
 
     `walked` are the axes that loops around the visits advance. `enumerated`: slices end at a border of the tensor
-    somewhere else than in the last step. `line`: the part is one dimension whose index is one axis.
+    somewhere else than in the last step.
     """
 
     axes: frozenset[str]
     dims: tuple[int, ...]
     enumerated: bool
     walked: tuple[str, ...]
-    line: Line | None
+
+
+class Line(NamedTuple):
+    """A dimension whose indices are the values of one axis, in these expressions after and before a turn."""
+
+    axis: str
+    dim: int
+    now: tuple[str, ...]
+    before: tuple[str, ...]
 
 
 class Parts(NamedTuple):
     """A slice in parts that move independently, and the axes of all."""
 
-    all: tuple[Part, ...]
+    all: tuple[Part | Line, ...]
     axes: frozenset[str]
 
 
-class Line(NamedTuple):
-    """An axis whose values are the indices of one dimension, in these expressions after and before a turn."""
+class Steps:
+    """The loops of one axis around a visit; `groups` are those whose iterations run on units that share a slice."""
 
-    axis: str
-    now: tuple[str, ...]
-    before: tuple[str, ...]
+    def __init__(self, topology: Topology, where: Path, axis: str, groups: tuple[LoopAt, ...]) -> None:
+        self.axis, self.loops, self.groups = axis, topology.along(where, axis), groups
+
+    def digits(self, stand: Stand, *, first: bool = False) -> list[tuple[LoopAt, str]]:
+        """The loops with the steps that make different occurrences of a turn; temporal ones at the `first`."""
+        standing, advances = stand >> 1, stand & 1
+        found = []
+        for number, loop in enumerate(self.loops):
+            steps = "first"
+            if loop.spatial:
+                steps = "first" if loop in self.groups else "all"
+            elif advances and number == standing - 1:
+                steps = "none" if first else "later"
+            elif number < standing and not first:
+                steps = "all"
+            found.append((loop, steps))
+        return found
+
+
+#: The values of an axis that a node covers: the product of the factors of these loops, and of a number.
+Extent: TypeAlias = tuple[tuple[LoopAt, ...], int]
+
+
+class Interval:
+    """One dimension of a slice whose index is one axis, at the turns from one visit to another.
+
+    It is the same for all tensors that are read and written so; `line` and `tensor` are those of one of them. `now` and
+    `before` are what the expressions cover (None where nothing is resident). Where the `outermost` loops make up the
+    extent of the axis, no step is clipped.
+    """
+
+    def __init__(
+        self, topology: Topology, line: Line, tensor: str, now: Path | None, before: Path | None, steps: Steps
+    ) -> None:
+        where = now if now is not None else before
+        assert where is not None
+        self.line, self.tensor, self.axis, self.loops = line, tensor, line.axis, steps
+        axis = line.axis
+        self.now = tuple([topology.inside(op, axis, where) for op in line.now])
+        self.before = None if before is None else tuple([topology.inside(op, axis, before) for op in line.before])
+        self.last = () if before is None else topology.along(before, axis)
+        outermost = (*steps.loops[:1], *self.last[:1])
+        self.outermost = outermost[:1] if outermost[:1] == outermost[1:] else outermost
+
+    @property
+    def part(self) -> Part:
+        """The dimension as a part whose steps are clipped."""
+        axis = self.axis
+        walked = (axis,) if self.loops.loops or self.last else ()
+        return Part(frozenset((axis,)), (self.line.dim,), False, walked)
+
+    @property
+    def steps(self) -> Mapping[str, Steps]:
+        """The loops by axis."""
+        return {self.axis: self.loops}
+
+
+class Box:
+    """Dimensions of a slice of a tensor that move together, with the loops of the axes that move them."""
+
+    def __init__(self, part: Part, tensor: str, steps: Mapping[str, Steps]) -> None:
+        self.part, self.tensor, self.steps = part, tensor, steps
+
+    def stand(self, stands: Mapping[str, Stand]) -> tuple[Stand, ...]:
+        """How the loops that decide about the slice stand."""
+        return tuple([stands.get(axis, AGAIN) for axis in self.part.walked])
+
+
+class Known:
+    """The parts that frames of one topology have in common, so that a point evaluates each once."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self._around: dict[Path, dict[str, Steps]] = {}
+        self._grouped: dict[tuple[Path, tuple[LoopAt, ...]], Steps] = {}
+        self._idle: dict[tuple[Path, str], Steps] = {}
+        self._intervals: dict[object, Interval] = {}
+
+    def around(self, where: Path) -> Mapping[str, Steps]:
+        """The loops around a visit by axis."""
+        if where not in self._around:
+            axes = self.topology.axes_around(where)
+            self._around[where] = {axis: Steps(self.topology, where, axis, ()) for axis in axes}
+        return self._around[where]
+
+    def grouped(self, where: Path, groups: tuple[LoopAt, ...]) -> Mapping[str, Steps]:
+        """The loops around a visit by axis, where these are run by units that share a slice."""
+        found = dict(self.around(where))
+        for axis in dict.fromkeys([loop.axis for loop in groups]):
+            own = tuple([loop for loop in groups if loop.axis == axis])
+            key = (where, own)
+            if key not in self._grouped:
+                self._grouped[key] = Steps(self.topology, where, axis, own)
+            found[axis] = self._grouped[key]
+        return found
+
+    def interval(self, line: Line, tensor: str, now: Path | None, before: Path | None, steps: Steps) -> Interval:
+        """The slices along one dimension: equal ones once."""
+        axis, _, *users = line
+        key = (axis, *users, now, before, steps)
+        if key not in self._intervals:
+            self._intervals[key] = Interval(self.topology, line, tensor, now, before, steps)
+        return self._intervals[key]
+
+    def idle(self, where: Path, axis: str) -> Steps:
+        """An axis that no loop around a visit advances."""
+        if (where, axis) not in self._idle:
+            self._idle[where, axis] = Steps(self.topology, where, axis, ())
+        return self._idle[where, axis]
+
+
+class Frame:
+    """Which loops say how often turns from one visit to another occur, and where slices of a tensor lie at them.
+
+    `groups` are loops whose iterations run on units that read and write the same slice: a frame with them is of one of
+    these units.
+    """
+
+    def __init__(
+        self, known: Known, now: Path | None, before: Path | None, tensor: str, parts: Parts,
+        groups: tuple[LoopAt, ...] = (),
+    ) -> None:  # fmt: skip
+        where = now if now is not None else before
+        assert where is not None
+        around = known.grouped(where, groups) if groups else known.around(where)
+        self.rest = [steps for axis, steps in around.items() if axis not in parts.axes]
+        self.parts: list[Interval | Box] = []
+        for part in parts.all:
+            if isinstance(part, Line):
+                steps = around.get(part.axis) or known.idle(where, part.axis)
+                self.parts.append(known.interval(part, tensor, now, before, steps))
+            else:
+                own = {axis: around.get(axis) or known.idle(where, axis) for axis in part.walked}
+                self.parts.append(Box(part, tensor, own))
 
 
 class Point:
@@ -90,21 +237,14 @@ class Point:
     def __init__(self, topology: Topology, factors: Mapping[LoopAt, Number], strides: Mapping[LoopAt, Number]) -> None:
         self.topology, self.factors, self.strides = topology, factors, strides
         self.in_batch = any(isinstance(factor, np.ndarray) for factor in factors.values())
-        self.sizes: dict[object, Sizes] = {}  # of parts of slices, by what they depend on
-        self.counts: dict[object, Number] = {}  # of steps of an axis, by what they depend on
         self.evaluations: dict[str, tuple[Number, Number]] = {}  # of expressions: all, and of the busiest unit
         self.multiplications: dict[Rescaled, tuple[Number, Number]] = {}  # by which sums are rescaled: the same
         self.walked: list[Traffic] | None = None  # by tree, where the boundaries do not decide
+        self._counts: dict[tuple[Steps, Stand, bool], Number] = {}
+        self._sizes: dict[tuple[Interval | Box, object], Sizes] = {}
+        self._lengths: dict[Interval, tuple[Number, Number]] = {}  # now and before
         self._ends: dict[LoopAt, bool] = {}
-        self._even: dict[tuple[Path, str], bool] = {}
-        self._inside: dict[tuple[str, str, Path], Number] = {}
-
-    def length(self, axis: str, ops: tuple[str, ...], path: Path) -> Number:
-        """How many values of an axis the node at `path` covers for the expression that needs most."""
-        found: Number = 0
-        for op in ops:
-            found = greatest(found, self.inside(op, axis, path))
-        return least(found, self.topology.extents[axis])
+        self._covered: dict[Extent, Number] = {}
 
     def fits(self, loop: LoopAt) -> bool:
         """Whether the steps of the outermost loop of an axis make up its extent."""
@@ -116,117 +256,107 @@ class Point:
 
     def even(self, path: Path, axis: str) -> bool:
         """Whether no step of an axis is clipped around the node at `path`."""
-        key = (path, axis)
-        if key not in self._even:
-            loops = self.topology.along(path, axis)
-            self._even[key] = not loops or self.fits(loops[0])
-        return self._even[key]
+        loops = self.topology.along(path, axis)
+        return not loops or self.fits(loops[0])
 
     def inside(self, op: str, axis: str, path: Path) -> Number:
         """How many values of an axis of an expression the node at `path` covers."""
-        key = (op, axis, path)
-        if key not in self._inside:
-            loops, size = self.topology.inside(op, axis, path)
+        return self._covers(self.topology.inside(op, axis, path))
+
+    def _covers(self, extent: Extent) -> Number:
+        if extent not in self._covered:
+            loops, size = extent
             for loop in loops:
                 size = size * self.factors[loop]
-            self._inside[key] = size
-        return self._inside[key]
+            self._covered[extent] = size
+        return self._covered[extent]
 
+    # How often
 
-class Frame:
-    """How often one kind of turn occurs, and where slices lie before and after it.
+    def often(self, frame: Frame, turn: Turn, fresh: Collection[str] = ()) -> Number:
+        """How often a turn occurs for each position of the axes that move the slice.
 
-    `groups` are loops whose iterations run on units that read and write the same slice.
-    """
-
-    def __init__(self, point: Point, turn: Turn, groups: tuple[LoopAt, ...]) -> None:
-        self.point, self.turn, self.groups = point, turn, groups
-        self.grouped = frozenset(loop.axis for loop in groups)
-
-    def times(self, parts: Parts, fresh: frozenset[str], *, together: bool) -> Number:
-        """How often the turn occurs for each position of the axes in `parts`.
-
-        Without the first temporal step of all axes in `fresh` at once; only on one unit of those that share a slice if
-        `together`.
+        Without the first temporal step of all axes in `fresh` at once.
         """
+        stands = turn.stands
         total: Number = 1
         at_first: Number = 1
-        for axis in self.point.topology.axes_around(self.turn.where):
-            if axis in parts.axes:
-                continue
-            often = self.often(axis, together)
-            total = total * often
-            at_first = at_first * (self.often(axis, together, first=True) if axis in fresh else often)
+        for steps in frame.rest:
+            stand = stands.get(steps.axis, AGAIN)
+            count = self._counts.get((steps, stand, False))
+            if count is None:
+                count = self.count(steps, stand)
+            total = total * count
+            if fresh:
+                at_first = at_first * (self.count(steps, stand, first=True) if steps.axis in fresh else count)
         return total - at_first if fresh else total
 
-    def often(self, axis: str, together: bool, *, first: bool = False) -> Number:
-        """How many combinations of steps of an axis are occurrences of the turn; as in `digits`."""
-        point, turn, topology = self.point, self.turn, self.point.topology
-        groups = self.groups if together and axis in self.grouped else ()
-        key = (turn.where, axis, turn.standing.get(axis, 0), turn.advances(axis), groups, first)
-        if key not in point.counts:
-            digits = self.digits(axis, together, first=first)
-            even = axis not in topology.extents or point.even(turn.where, axis)
-            point.counts[key] = count_all(digits) if even else count_up_to(topology.extents[axis] - 1, digits)
-        return point.counts[key]
+    def count(self, steps: Steps, stand: Stand, *, first: bool = False) -> Number:
+        """How many combinations of steps of the loops of an axis are occurrences of a turn."""
+        key = (steps, stand, first)
+        if key not in self._counts:
+            self._counts[key] = self._count(steps, stand, first)
+        return self._counts[key]
 
-    def digits(self, axis: str, together: bool, *, first: bool = False) -> list[Digit]:
-        """The loops of an axis whose steps make different occurrences of the turn; temporal ones at the `first`."""
-        factors, strides, turn = self.point.factors, self.point.strides, self.turn
-        found = []
-        for loop in self.point.topology.along(turn.where, axis):
-            steps = "all"
-            if loop.spatial:
-                steps = "first" if together and loop in self.groups else "all"
-            elif loop is turn.advancing:
-                steps = "none" if first else "later"
-            elif first or loop not in turn.shared:
-                steps = "first"
-            found.append((factors[loop], strides[loop], steps))
-        return found
+    def _count(self, steps: Steps, stand: Stand, first: bool) -> Number:
+        axis, loops, extents, factors = steps.axis, steps.loops, self.topology.extents, self.factors
+        if loops and axis in extents and not self.fits(loops[0]):
+            return count_up_to(extents[axis] - 1, self.digits(steps.digits(stand, first=first)))
+        total: Number = 1
+        for loop, which in steps.digits(stand, first=first):
+            if which != "first":
+                total = total * counted_among(factors[loop], which)
+        return total
 
-    def sizes(self, parts: Parts, tensor: str, *, together: bool) -> Sizes:
-        """Elements of the slices of a tensor at the turn, summed over all positions of the axes in `parts`."""
+    def digits(self, digits: Sequence[tuple[LoopAt, str]]) -> list[Digit]:
+        """The loops as `axis_steps` has them."""
+        return [(self.factors[loop], self.strides[loop], steps) for loop, steps in digits]
+
+    # How much
+
+    def sizes(self, frame: Frame, turn: Turn) -> Sizes:
+        """Elements of a slice before and after a turn, summed over all positions that differ, from its parts."""
         now: Number = 1
         before: Number = 1
         common: Number = 1
-        for part in parts.all:
-            sizes = self._of_part(part, tensor, together)
-            now, before, common = now * sizes.now, before * sizes.before, common * sizes.common
+        stands, known = turn.stands, self._sizes
+        for part in frame.parts:
+            stand = stands.get(part.axis, AGAIN) if isinstance(part, Interval) else part.stand(stands)
+            key = (part, stand)
+            own = known.get(key)
+            if own is None:
+                own = known[key] = self._part(part, turn)
+            now, before, common = now * own.now, before * own.before, common * own.common
         return Sizes(now, before, common)
 
-    def _of_part(self, part: Part, tensor: str, together: bool) -> Sizes:
-        """As `sizes`, along the dimensions of one part."""
-        turn, known, line = self.turn, self.point.sizes, part.line
-        if line is not None and not self._even(line.axis):
-            line = None
-        stand: object = (
-            tuple((turn.standing.get(axis, 0), turn.advances(axis)) for axis in part.walked)
-            if line is None
-            else (turn.standing.get(line.axis, 0), turn.advances(line.axis))
-        )
-        key = (line or part, turn.now, turn.before, stand, together and not self.grouped.isdisjoint(part.axes))
-        if key not in known:
-            sizes = Positions(self, part, together).total(tensor) if line is None else self._of_line(line, together)
-            known[key] = sizes
-        return known[key]
+    def _part(self, part: Interval | Box, turn: Turn) -> Sizes:
+        if isinstance(part, Box) or not all(map(self.fits, part.outermost)):
+            return Positions(self, part, turn).total()
+        return self._interval(part, turn.stands.get(part.axis, AGAIN))
 
-    def _even(self, axis: str) -> bool:
-        """Whether no step of an axis is clipped before or after the turn."""
-        point, turn = self.point, self.turn
-        return point.even(turn.where, axis) and (turn.before is None or point.even(turn.before, axis))
-
-    def _of_line(self, line: Line, together: bool) -> Sizes:
-        """The intervals of an axis whose steps are whole: all have one length, and one distance from those before."""
-        turn, point = self.turn, self.point
-        often = self.often(line.axis, together)
-        now = point.length(line.axis, line.now, turn.where)
-        if turn.before is None:
+    def _interval(self, interval: Interval, stand: Stand) -> Sizes:
+        """Intervals that all have one length, and one distance from those before: no step is clipped."""
+        standing, advances = stand >> 1, stand & 1
+        often = self.count(interval.loops, stand)
+        if interval not in self._lengths:
+            axis, before = interval.axis, interval.before
+            self._lengths[interval] = (
+                self._length(axis, interval.now),
+                0 if before is None else self._length(axis, before),
+            )
+        now, before = self._lengths[interval]
+        if interval.before is None:
             return Sizes(often * now, 0, 0)
-        before = point.length(line.axis, line.before, turn.before)
-        shift: Number = point.strides[turn.advancing] if turn.advances(line.axis) else 0  # type: ignore[index]
-        for loop in point.topology.along(turn.before, line.axis):
-            if not loop.spatial and loop not in turn.shared and loop is not turn.advancing:
-                shift = shift - (point.factors[loop] - 1) * point.strides[loop]
+        shift: Number = self.strides[interval.loops.loops[standing - 1]] if advances else 0
+        for loop in interval.last[standing:]:
+            if not loop.spatial:
+                shift = shift - (self.factors[loop] - 1) * self.strides[loop]
         common = greatest(least(now + shift, before) - greatest(shift, 0), 0)
         return Sizes(often * now, often * before, often * common)
+
+    def _length(self, axis: str, extents: tuple[Extent, ...]) -> Number:
+        """How many values of an axis the longest of these extents has."""
+        found: Number = 0
+        for extent in extents:
+            found = greatest(found, self._covers(extent))
+        return least(found, self.topology.extents[axis])

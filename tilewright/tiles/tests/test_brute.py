@@ -7,10 +7,11 @@ import pytest
 from tilewright.expr.text import parse_graph
 from tilewright.tiles.analysis import analyse
 from tilewright.tiles.brute import walk
+from tilewright.tiles.footprints import footprints
 from tilewright.tiles.legality import violations
 from tilewright.tiles.notation import parse_tree
 from tilewright.tiles.problem import Problem
-from tilewright.tiles.resources import Level, Resources, footprints
+from tilewright.tiles.resources import Level, Resources
 from tilewright.tiles.topology import Unanalysable
 from tilewright.tiles.traffic import Moved
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tilewright.errors import InvalidExpression
@@ -13,13 +15,15 @@ from tilewright.expr.ordered import Ordered, PrefixScan, Scatter, Sort
 from tilewright.expr.text import parse_graph
 from tilewright.machine.registry import resolve_cpu
 from tilewright.tiles import legality
+from tilewright.tiles.capacity import Capacities
+from tilewright.tiles.footprints import Accesses, footprints, working_set
 from tilewright.tiles.kernel import Kernel, Statement
 from tilewright.tiles.legality import check, violations
 from tilewright.tiles.machines import program_resources
 from tilewright.tiles.notation import parse_tree
 from tilewright.tiles.problem import NEW, OLD, Problem, Rescaling, problem_of
-from tilewright.tiles.resources import Level, Resources, Slices, footprints, processing_elements, working_set
-from tilewright.tiles.tree import Tile, walk
+from tilewright.tiles.resources import Level, Resources, processing_elements
+from tilewright.tiles.tree import Tile, TileTree, walk
 
 
 def problem(text: str) -> Problem:
@@ -419,6 +423,73 @@ def test_open_factors_break_nothing() -> None:
     check(parse_tree("@DRAM for m:?, n:3 { @L1 for m, k, n:2 { op C } }"), problem(GEMM))
 
 
+ARRAY = Resources(
+    (Level("DRAM", instances=1), Level("L1", instances=1, array=(1, 1)), Level("RF", instances=32, array=(8, 4))), 32
+)
+
+
+def on_array(factors: Mapping[str, int], along: int | None) -> TileTree:
+    """A product whose loops with these factors run on the units of `ARRAY`, so many of them along X."""
+    loops = ", ".join(f"{name}:{factor}" for name, factor in factors.items())
+    rest = ", ".join(f"{name}:{-(-size // factors.get(name, 1))}" for name, size in {"m": 8, "n": 6, "k": 4}.items())
+    hint = "" if along is None else f"with along_x({along})"
+    return parse_tree(f"@DRAM for once:1 {{ @L1 par {loops} {hint} {{ @RF for {rest} {{ op C }} }} }}")
+
+
+@pytest.mark.parametrize(
+    ("factors", "along", "refused"),
+    [
+        ({"m": 8, "n": 2}, None, ""),
+        ({"m": 8, "n": 2}, 1, "one instance of L1 feeds 8 along Y, the machine has 4 there"),
+        ({"m": 4, "n": 2}, 1, ""),
+        ({"n": 3, "m": 8}, 1, ""),
+        ({"m": 8, "n": 2}, 2, "one instance of L1 feeds 16 along X, the machine has 8 there"),
+        ({"m": 2, "n": 2}, 0, ""),
+        ({"m": 4, "n": 2}, 0, "one instance of L1 feeds 8 along Y, the machine has 4 there"),
+    ],
+)
+def test_loops_along_an_array_are_no_more_than_it_is_wide_and_high(
+    factors: dict[str, int], along: int | None, refused: str
+) -> None:
+    """Where a tile says nothing, only the number of units counts."""
+    broken = list(violations(on_array(factors, along), problem(GEMM), resources=ARRAY))
+    assert [each.message for each in broken] == ([f"L8 resources: {refused}"] if refused else [])
+    assert all("along_x" in each.help for each in broken)
+
+
+def test_children_at_the_same_time_lie_beside_each_other_along_one_side() -> None:
+    """Two arrays of 4 x 3 fit beside each other along X, two of 8 x 3 along neither, one after the other they do."""
+    subject = problem("""
+        input A: f32[8, 6]
+        B: f32[m:8, n:6] = exp(A[m, n])
+        C: f32[m:8, n:6] = tanh(A[m, n])
+        output B
+        output C""")
+
+    def broken(kind: str, m: int) -> list[str]:
+        child = f"@L1 par n:3, m:{m} with along_x(1) {{ @RF for m:{8 // m}, n:2 {{ op %s }} }}"
+        tree = parse_tree(f"@DRAM for once:1 {{ {kind}[{child % 'B'}, {child % 'C'}] }}")
+        array = replace(ARRAY, units=64, levels=(*ARRAY.levels[:2], replace(ARRAY.levels[2], instances=64)))
+        return [each.message for each in violations(tree, subject, resources=array)]
+
+    assert broken("para", 4) == broken("seq", 8) == broken("shar", 8) == []
+    assert broken("para", 8) == ["L8 resources: one instance of L1 feeds 6 along Y, the machine has 4 there"]
+
+
+@pytest.mark.parametrize("along", range(4))
+def test_a_batch_of_trees_is_checked_along_both_sides(along: int) -> None:
+    tree = parse_tree(f"@DRAM for once:1 {{ @L1 par m, n, k with along_x({along}) {{ @RF for m, n, k {{ op C }} }} }}")
+    rows = [(8, 1, 1), (4, 2, 1), (2, 2, 4), (1, 6, 4), (8, 2, 2), (1, 1, 1), (2, 3, 2)]
+    array = replace(ARRAY, levels=tuple(replace(level, reduce=True) for level in ARRAY.levels))
+    table = np.array(rows)
+    factors = {((0,), place): table[:, place] for place in range(3)}
+    factors |= {((0, 0), place): size // table[:, place] for place, size in enumerate((8, 6, 4))}
+    fits = Capacities(tree, problem(GEMM), array).fit(factors)
+    trees = [on_array(dict(zip("mnk", row, strict=True)), along) for row in rows]
+    assert fits.tolist() == [not list(violations(each, problem(GEMM), resources=array)) for each in trees]
+    assert 0 < fits.sum() < len(rows)
+
+
 def test_para_of_independent_children() -> None:
     subject = problem("input A: f32[8]\nB: f32[i:8] = exp(A[i])\nC: f32[i:8] = tanh(A[i])\noutput B\noutput C\n")
     check(parse_tree("@DRAM for i:2 { para[@L1 for i:4 { op B }, @L1 for i:4 { op C }] }"), subject)
@@ -461,15 +532,15 @@ def test_one_look_at_each_expression_for_all_that_a_scope_places(monkeypatch: py
         text = "\n".join(["input V0: f32[8, 64]", *lines, f"output V{count}"])
         steps = ", ".join(f"@L1 for j:64 {{ op V{n + 1} }}" for n in range(count))
         seen = 0
-        original = Slices._box
+        original = Accesses._add
 
-        def counted(self: Slices, *arguments: Any) -> Any:
+        def counted(self: Accesses, *arguments: Any) -> Any:
             nonlocal seen
             seen += 1
             return original(self, *arguments)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Slices, "_box", counted)
+            patch.setattr(Accesses, "_add", counted)
             tree = parse_tree(f"@L2 for i:8 {{ stage V1 in L1 {{ seq[{steps}] }} }}")
             room = program_resources(resolve_cpu("x86-64-v3"))
             assert not list(violations(tree, Problem.of(parse_graph(text).nodes), resources=room))

@@ -12,11 +12,12 @@ from tests.random_tiles import ATTENTION, random_case
 from tilewright.expr.text import parse_graph
 from tilewright.graph.chain.softmax import running
 from tilewright.tiles.analysis import analyse
+from tilewright.tiles.footprints import footprints
 from tilewright.tiles.movement import Boundaries, movement
 from tilewright.tiles.notation import parse_tree
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.rescaling import Rescaled
-from tilewright.tiles.resources import Level, Resources, footprints
+from tilewright.tiles.resources import Level, Resources
 from tilewright.tiles.topology import Topology
 from tilewright.tiles.turns import Point
 

@@ -3,7 +3,8 @@
 Tiles of both have the same meaning; only the order of loops is turned round, and leaves name operators. A dimension of
 a tile is the loop of the operators below it. Where the first of two convolutions follows from the second, loops around
 both are those of the second, and loops around the first alone its own. Factors that are no number and no macro are
-open. `split`, `profile` and `tag` decide nothing here.
+open. `split` of a spatial tile says how many of its dimensions, the innermost ones, lie along X of an array. `profile`
+and `tag` decide nothing here.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tilewright.fields import Place
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.tileflow import schema
 from tilewright.tiles.tileflow.problem import Operators, Where
-from tilewright.tiles.tree import ONCE, Binding, InvalidTree, Kind, Leaf, Loop, Scope, Tile, TileTree
+from tilewright.tiles.tree import ONCE, Binding, Hint, InvalidTree, Kind, Leaf, Loop, Scope, Tile, TileTree
 
 _T = TypeVar("_T")
 _MAPPING: Final = ("mapping",)
@@ -88,19 +89,36 @@ class _Trees:
             raise InvalidFile(f"a Tile has {len(children)} children", where=self.where((*place, "subtree")),
                               help="one; put a Scope around them")  # fmt: skip
         level = level_of(node.target, self.levels, self.where((*place, "target")))
-        loops = self._loops(node, place) or (Loop(ONCE, 1),)
-        return self._made(place, lambda: Tile(level, loops, children[0], Binding(node.type), bypass=node.bypass))
+        loops = self._loops(node, place)
+        hints = self._split(node, list(loops), place)
+        own = tuple(loops.values()) or (Loop(ONCE, 1),)
+        return self._made(place, lambda: Tile(level, own, children[0], Binding(node.type), hints, bypass=node.bypass))
 
-    def _loops(self, tile: schema.Tile, place: Place) -> tuple[Loop, ...]:
-        """The loops of a tile, outermost first: in the order of the factors where there is no permutation."""
+    def _split(self, tile: schema.Tile, dims: Sequence[str], place: Place) -> tuple[Hint, ...]:
+        """How many loops of a spatial tile lie along X, where the file says so: those of the innermost dimensions."""
+        if tile.split is None or tile.type != Binding.SP.value:
+            return ()
+        order = self._order(tile, place)
+        if tile.split > len(order):
+            raise InvalidFile(f"split is {tile.split}, of {len(order)} dimensions", where=self.where((*place, "split")),
+                              help=f"at most {len(order)}")  # fmt: skip
+        along = order[len(order) - tile.split :]
+        return (Hint("along_x", (sum(dim in along for dim in dims),)),)
+
+    def _order(self, tile: schema.Tile, place: Place) -> list[str]:
+        """The dimensions of a tile, outermost first: in the order of the factors where there is no permutation."""
         order = list(tile.factors)
         if tile.permutation is not None:
             order = list(reversed("".join(tile.permutation.split())))
             if sorted(order) != sorted(tile.factors):
                 raise InvalidFile(f"permutation is {tile.permutation!r}", where=self.where((*place, "permutation")),
                                   help=f"a letter for each of {', '.join(tile.factors)}, innermost first")  # fmt: skip
-        loops = []
-        for dim in order:
+        return order
+
+    def _loops(self, tile: schema.Tile, place: Place) -> dict[str, Loop]:
+        """The loops of a tile by dimension, outermost first."""
+        loops = {}
+        for dim in self._order(tile, place):
             factor = tile.factors[dim]
             steps = self.macros.get(factor) if isinstance(factor, str) else factor
             name = self._loop(dim, _operators(tile), steps, (*place, "factors"))
@@ -108,8 +126,8 @@ class _Trees:
                 raise InvalidFile(f"the factor of {dim} is 0", where=self.where((*place, "factors")),
                                   help="1 or more")  # fmt: skip
             if name is not None:
-                loops.append(Loop(name, steps))
-        return tuple(loops)
+                loops[dim] = Loop(name, steps)
+        return loops
 
     def _loop(self, dim: str, operators: list[str], steps: int | None, place: Place) -> str | None:
         """The loop that a dimension is for the operators below; None where it has one step and they lack it."""

@@ -13,11 +13,11 @@ from tilewright.graph.chain.workloads import CONV_CHAINS, unpadded_convolutions
 from tilewright.graph.dataflows.table import ATTENTION, CONVOLUTIONS
 from tilewright.graph.tree_factors import TreeFactors
 from tilewright.machine.registry import resolve
+from tilewright.tiles.footprints import working_set
 from tilewright.tiles.legality import SplitSoftmax, violations
 from tilewright.tiles.machines import resources
 from tilewright.tiles.notation import parse_tree
 from tilewright.tiles.problem import Problem
-from tilewright.tiles.resources import working_set
 from tilewright.tiles.tree import Kind, Scope, Tile, TileTree, leaves, node_at, same_path
 
 LEVELS = ("DRAM", "L1", "L0")

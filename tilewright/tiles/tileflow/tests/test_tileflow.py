@@ -109,7 +109,7 @@ verbose: 1
 """
 TREE = """@DRAM for L:32, M:64 {
   pipe[
-    par L:4, M:2 {
+    par L:4, M:2 with along_x(1) {
       @RF for K:64, L:4, M:4 { op C }
     },
     seq[
@@ -240,6 +240,7 @@ def test_the_first_convolution_follows_from_the_second(tmp_path: Path) -> None:
         ("name: first,", "name: frist,", 23, "there is no operator frist", "one of first, between, second"),
         ("split: 1", "spilt: 1", 16, "spilt is not a field", "did you mean split?"),
         ("split: 1", "split: one", 16, "split is 'one'", ""),
+        ("split: 1", "split: 3", 16, "split is 3, of 2 dimensions", "at most 2"),
         ("split: 1", "multicast: False", 27, "multicast is true, that of another tile at DRAM", "one for all tiles"),
         ("type: Spatial", "type: spaced", 13, "type is 'spaced'", "Temporal, Spatial"),
     ],

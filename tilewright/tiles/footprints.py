@@ -1,0 +1,350 @@
+"""What a tile tree keeps in memory: elements and bytes in each level (spec 1, section 5.7).
+
+A tile's *working set* is what one execution of it touches of tensors that live outside it: slices are bounding boxes
+around the elements that its loops reach. An intermediate that is written and read inside the tile lives a level further
+in and is not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import reduce
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from tilewright.expr import dtypes
+from tilewright.expr.affine import Affine
+from tilewright.expr.core import Axis, Read, Tensor
+from tilewright.expr.core import walk as walk_expr
+from tilewright.tiles.problem import Access, Problem
+from tilewright.tiles.rescaling import rescaled
+from tilewright.tiles.resources import Factors, Number, Range, factor_of, greatest, least
+from tilewright.tiles.tree import Kind, Leaf, Loop, Node, Path, Scope, Stage, Tile, same_path, walk
+
+
+def elements(_: Tensor) -> int:
+    """The weight that counts elements."""
+    return 1
+
+
+def footprint_bytes(tensor: Tensor) -> int:
+    """The weight that counts bytes."""
+    return dtypes.size_bytes(tensor.dtype)
+
+
+def working_set(tree: Node, problem: Problem, path: Path = ()) -> dict[str, Number]:
+    """Elements of each outside tensor that one execution of the node at `path` touches."""
+    return Slices(Accesses(tree, problem)).outside(path)
+
+
+def footprints(
+    tree: Node,
+    problem: Problem,
+    *,
+    dedupe: bool = False,
+    weight: Callable[[Tensor], int] = elements,
+    factors: Factors | None = None,
+    tiles: Collection[Path] | None = None,
+) -> dict[Path, Number]:
+    """For every tile, or these, by path, what its children keep in the next memory level during one of its steps.
+
+    `Seq` needs the largest of its children's working sets, other scopes their sum. With `dedupe`, a tensor that two
+    children of `Shar` or `Para` touch counts once; under `Pipe` it is double buffered and counts twice. What a tile
+    keeps stays beside each child of `Seq`; what a child's tiles bypass is not there. A running value by which a sum
+    elsewhere is rescaled is a result of its tiles; the sum's own tiles multiply before they have their operands, and
+    so hold nothing more for it. `factors` is that of `processing_elements`.
+    """
+    return Footprints(tree, problem, dedupe=dedupe, weight=weight, tiles=tiles).at(factors)
+
+
+class Footprints:
+    """The `footprints` of one tree: what does not depend on factors is found once."""
+
+    def __init__(
+        self,
+        tree: Node,
+        problem: Problem,
+        *,
+        dedupe: bool = False,
+        weight: Callable[[Tensor], int] = elements,
+        tiles: Collection[Path] | None = None,
+    ) -> None:
+        self.accesses, self.dedupe = Accesses(tree, problem), dedupe
+        self.weights = {name: weight(tensor) for name, tensor in problem.tensors().items()}
+        self.tiles = {path: tile for path, tile in self.accesses.tiles.items() if tiles is None or path in tiles}
+
+    def at(self, factors: Factors | None = None) -> dict[Path, Number]:
+        """As `footprints`, with these factors."""
+        slices = Slices(self.accesses, factors)
+        found = {}
+        for path, tile in self.tiles.items():
+            held = self._resident(slices, tile.child, (*path, 0), tile.keep)
+            found[path] = sum([size * self.weights[name] for name, size in held.items()])
+        return found
+
+    def _resident(self, slices: Slices, node: Node, path: Path, keep: Sequence[str]) -> Mapping[str, Number]:
+        """What a node keeps in the level of its slices, by tensor."""
+        if isinstance(node, Stage):
+            return self._resident(slices, node.child, (*path, 0), keep)
+        if not isinstance(node, Scope):
+            held, passing = slices.outside(path), _bypassed(node)
+            return {name: size for name, size in held.items() if name not in passing} if passing else held
+        kept: list[Mapping[str, Number]] = [
+            self._resident(slices, child, (*path, number), keep) for number, child in enumerate(node.children)
+        ]
+        if node.kind is Kind.SEQ:
+            stays = {name: reduce(greatest, (held.get(name, 0) for held in kept)) for name in keep}
+            stays = {name: size for name, size in stays.items() if any(name in held for held in kept)}
+            return reduce(self._larger, [{**held, **stays} for held in kept])
+        once = self.dedupe and node.kind is not Kind.PIPE
+        total: dict[str, Number] = {}
+        for one in kept:
+            for name, size in one.items():
+                total[name] = greatest(total.get(name, 0), size) if once else total.get(name, 0) + size
+        return total
+
+    def _larger(self, a: Mapping[str, Number], b: Mapping[str, Number]) -> Mapping[str, Number]:
+        """The working set with more bytes; the first of equals."""
+        weights = self.weights
+        more = sum([size * weights[name] for name, size in b.items()]) > sum(
+            [size * weights[name] for name, size in a.items()]
+        )
+        if not isinstance(more, np.ndarray):
+            return b if more else a
+        return {name: np.where(more, b.get(name, 0), a.get(name, 0)) for name in dict.fromkeys((*a, *b))}
+
+
+def _bypassed(node: Node) -> set[str]:
+    """The tensors that a tile, and the tiles of its level directly inside it, bypass."""
+    found: set[str] = set()
+    level = node.level if isinstance(node, Tile) else ""
+    while isinstance(node, Tile) and node.level == level:
+        found.update(node.bypass)
+        node = node.child
+    return found
+
+
+#: The accesses of one dimension of a tensor by expression, with the extent of the dimension. A form that is None: all.
+Side = tuple[int, tuple[tuple[str, Affine | None], ...]]
+#: A loop around a leaf: the depth of its node, and the loop with its place in the tile of this path, or in the kernel.
+Around = tuple[int, Loop, Path, int]
+
+
+class Accesses:
+    """The expressions of one tree, and how they index what they touch inside any node of it."""
+
+    def __init__(self, tree: Node, problem: Problem) -> None:
+        self.tree, self.problem = tree, problem
+        self.shapes = problem.tensors()
+        self.places: dict[str, tuple[Path, Leaf]] = {}
+        self.tiles: dict[Path, Tile] = {}
+        for path, node in walk(tree):
+            if isinstance(node, Leaf):
+                self.places[node.op] = (path, node)
+            elif isinstance(node, Tile):
+                self.tiles[path] = node
+        self.users: dict[str, set[str]] = {name: set() for name in self.shapes}
+        for compute in problem.computes:
+            for tensor in compute.inputs():
+                self.users[tensor.name].add(compute.name)
+        for one in rescaled(tree, problem):
+            self.users[one.value.name].add(one.rescaling.total)
+        self._outside: dict[Path, Mapping[str, Sequence[Side]]] = {}
+        self._loops: dict[str, Mapping[str, Sequence[Around]]] = {}
+        self._axes: dict[tuple[str, str], _Axis] = {}
+
+    def inside(self, path: Path) -> list[str]:
+        """The expressions below a node."""
+        return [op for op, (place, _) in self.places.items() if place[: len(path)] == path]
+
+    def outside(self, path: Path) -> Mapping[str, Sequence[Side]]:
+        """How each tensor from outside a node is indexed in it."""
+        if path not in self._outside:
+            inside = frozenset(self.inside(path))
+            self._outside[path] = self.touched(path, lambda name: not self._lives_inside(name, inside))
+        return self._outside[path]
+
+    def touched(self, path: Path, wanted: Callable[[str], bool]) -> Mapping[str, Sequence[Side]]:
+        """How the tensors that are wanted are indexed in a node."""
+        found: dict[str, list[dict[object, tuple[str, Affine | None]]]] = {}
+        for op in self.inside(path):
+            for access in self.problem.accesses(op):
+                if wanted(access.tensor):
+                    self._add(found.setdefault(access.tensor, [{} for _ in access.forms]), access)
+        return {
+            name: [
+                (int(extent), tuple(side.values()))  # type: ignore[arg-type]
+                for extent, side in zip(self.shapes[name].shape, sides, strict=True)
+            ]
+            for name, sides in found.items()
+        }
+
+    def _add(self, sides: Sequence[dict[object, tuple[str, Affine | None]]], access: Access) -> None:
+        """Note an access of an expression, dimension by dimension; once where it has equal ones."""
+        for side, form in zip(sides, access.forms, strict=True):
+            key = None if form is None else (form.constant, tuple(form.terms.items()))
+            side[access.op, key] = access.op, form
+
+    def _lives_inside(self, tensor: str, inside: frozenset[str]) -> bool:
+        users = self.users[tensor]
+        return tensor in inside and bool(users) and users <= inside
+
+    def axis(self, op: str, axis: str) -> _Axis:
+        """What decides the values of an axis of an expression."""
+        key = (op, axis)
+        if key not in self._axes:
+            compute, name, (place, _) = self.problem.compute(op), self.problem.names[key], self.places[op]
+            self._axes[key] = _Axis(
+                name,
+                next(a.size for a in compute.loops if a.name == axis),
+                name in self.loops(op),
+                all(axis != a.name for a in compute.body_loops),
+                tuple(
+                    (consumer, form, same_path(place, self.places[consumer][0]))
+                    for consumer, form in self.problem.derived.get(key, ())
+                    if consumer in self.places
+                ),
+            )
+        return self._axes[key]
+
+    def loops(self, op: str) -> Mapping[str, Sequence[Around]]:
+        """The loops around a leaf by name, outermost first, the micro-kernel's included."""
+        if op not in self._loops:
+            place, leaf = self.places[op]
+            found: dict[str, list[Around]] = {}
+            for depth in range(len(place)):
+                tile = self.tiles.get(place[:depth])
+                for number, loop in enumerate(tile.loops if tile is not None else ()):
+                    found.setdefault(loop.name, []).append((depth, loop, place[:depth], number))
+            for number, loop in enumerate(leaf.kernel.quantum if leaf.kernel is not None else ()):
+                found.setdefault(loop.name, []).append((len(place), loop, place, number))
+            self._loops[op] = found
+        return self._loops[op]
+
+
+class _Axis(NamedTuple):
+    """An axis of an expression: the name of its loop, its extent, whether loops cut it, and what decides its values.
+
+    `given`: an ordered accumulation gives all of them. `forms`: these consumers ask for them, by affine forms over
+    their axes; with the node that they share with the expression.
+    """
+
+    name: str
+    extent: int
+    cut: bool
+    given: bool
+    forms: tuple[tuple[str, Affine, Path], ...]
+
+
+class Slices:
+    """Extents of loops and tensors inside any node of one tree; loops of tiles at the `levels` given have one step."""
+
+    def __init__(self, accesses: Accesses, factors: Factors | None = None, levels: Collection[str] = ()) -> None:
+        self.accesses, self.problem = accesses, accesses.problem
+        self.factors, self.levels = factors, levels
+        self.places = accesses.places
+        self._extents: dict[tuple[str, str, Path], Number] = {}
+        self._touched: dict[Path, dict[str, Number]] = {}
+        self._computed: dict[Path, dict[str, Number]] = {}
+
+    def outside(self, path: Path) -> dict[str, Number]:
+        """Elements of each tensor from outside the node at `path` that one execution of it touches."""
+        if path not in self._touched:
+            self._touched[path] = self._sizes(path, self.accesses.outside(path))
+        return self._touched[path]
+
+    def touched_of(self, tensor: str, path: Path) -> Number:
+        """Elements of one tensor, from outside or from inside, that one execution of the node at `path` touches."""
+        if tensor not in self.places:
+            return self._sizes(path, self.accesses.touched(path, lambda name: name == tensor)).get(tensor, 0)
+        if path not in self._computed:
+            self._computed[path] = self._sizes(path, self.accesses.touched(path, lambda name: name in self.places))
+        return self._computed[path].get(tensor, 0)
+
+    def takes(self, op: str, tensor: str) -> bool:
+        """Whether an expression reads a tensor."""
+        return any(read.tensor.name == tensor for read in self.problem.compute(op).reads())
+
+    def matrix(self, op: str, tensor: str, path: Path) -> Number:
+        """Elements of a tensor as an expression takes them in one execution: one for each point of the loops that its
+        indices have, of whole tiles. The elements of a window are there as often as they are taken.
+        """
+        compute = self.problem.compute(op)
+        names = {
+            self.problem.names[op, axis.name]
+            for read in (*compute.reads(), Read(compute.output, compute.axes))
+            if read.tensor.name == tensor
+            for index in read.indices
+            for axis in walk_expr(index)
+            if isinstance(axis, Axis)
+        }
+        return prod(self._covered(op, name, path) for name in names)
+
+    def _sizes(self, path: Path, touched: Mapping[str, Sequence[Side]]) -> dict[str, Number]:
+        """Elements in the bounding boxes of what expressions reach."""
+        sizes: dict[str, Number] = {}
+        for name, sides in touched.items():
+            size: Number = 1
+            for extent, accesses in sides:
+                size = size * self._side(path, extent, accesses)
+            sizes[name] = size
+        return sizes
+
+    def _side(self, path: Path, extent: int, accesses: Sequence[tuple[str, Affine | None]]) -> Number:
+        """Elements of a bounding box along one dimension; all where one access has no affine index there."""
+        ranges = [(0, extent) if form is None else self._range(op, form, path) for op, form in accesses]
+        low, high = ranges[0]
+        for first, end in ranges[1:]:
+            low, high = least(low, first), greatest(high, end)
+        return least(high - low, extent)
+
+    def _range(self, op: str, form: Affine, path: Path) -> Range:
+        """Where an index reaches, relative to the tile's origin."""
+        low: Number = form.constant
+        high: Number = form.constant + 1
+        for axis, coefficient in form.terms.items():
+            key = (op, axis.name, path)
+            extent = self._extents.get(key)
+            if extent is None:
+                extent = self.extent(*key)
+            last = coefficient * (extent - 1)
+            if coefficient > 0:
+                high = high + last
+            else:
+                low = low + last
+        return low, high
+
+    def extent(self, op: str, axis: str, path: Path) -> Number:
+        """How many values of a loop one execution of the node at `path` covers."""
+        key = (op, axis, path)
+        if key not in self._extents:
+            self._extents[key] = self._extent(op, axis, path)
+        return self._extents[key]
+
+    def _extent(self, op: str, axis: str, path: Path) -> Number:
+        one = self.accesses.axis(op, axis)
+        if one.given:
+            return one.extent
+        covered = self._covered(op, one.name, path)
+        if not one.forms:
+            return least(covered, one.extent)
+        ranges = [
+            self._range(consumer, form, path if shared[: len(path)] == path else shared)
+            for consumer, form, shared in one.forms
+        ]
+        hull = reduce(greatest, (b for _, b in ranges)) - reduce(least, (a for a, _ in ranges))
+        return least(least(hull, one.extent), covered) if one.cut else least(hull, one.extent)
+
+    def _covered(self, op: str, name: str, path: Path) -> Number:
+        """The product of the factors of an expression's loops of one name inside a node."""
+        covered: Number = 1
+        for depth, loop, place, number in self.accesses.loops(op).get(name, ()):
+            if depth >= len(path):
+                tile = self.accesses.tiles.get(place)
+                if tile is None:  # the micro-kernel
+                    covered = covered * loop.trips
+                elif tile.level not in self.levels:
+                    covered = covered * factor_of(loop, self.factors, place, number)
+        return covered
