@@ -110,8 +110,8 @@ class Report:
             Claim("spec1-E16", "time of a tree", f"{MILLISECONDS} ms", 1e3 * self.factors.seconds, MILLISECONDS, "<=",
                   "of one processor; 100 trees are one evaluation of arrays", " ms", ".2f"),
             Claim("spec1-E16", "orders and mappings", f"{GENOMES_LEAST} to {4 * GENOMES_LEAST}", float(self.space),
-                  GENOMES_LEAST, ">=", "genomes by their cells: levels, consumers and kinds of scope of six operators, orders "
-                  "of the loops of seven; many of them are one tree, or none that is legal", "", ",.0f"),
+                  GENOMES_LEAST, ">=", "genomes by their cells: levels, consumers, kinds of scope of six operators, "
+                  "orders of the loops of seven; many of them are one tree, or none that is legal", "", ",.0f"),
             Claim("spec1-E16", f"genomes with legal factors, of {len(self.trees.best)}", NOT_STATED,
                   float(self.trees.legal), 1.0, ">=", f"{FACTORS_EACH} trees of each were drawn at most. The registers "
                   "of a unit hold three words; trees of genomes leave the factors there open, and draws seldom have "
