@@ -20,7 +20,7 @@ from tilewright.expr.graph import Loop
 from tilewright.expr.names import claim
 from tilewright.expr.rewrite import substitute, transform
 from tilewright.graph.groups import Group, joined, kernel_name
-from tilewright.instruction.products import MappedProduct, all_products, is_proven
+from tilewright.instruction.products import MappedProduct, is_proven
 from tilewright.layouts import Packed, permuted
 from tilewright.operator.statements import Statements, drop_unit_loops, inner_loops, outer_loops, over
 from tilewright.tiles.parts import has_several_parts
@@ -165,10 +165,11 @@ def proven_pair(
     """The mappings of products that go together (`fits`, of one for each) at the least cost and pass every check; None
     where none do.
     """
-    found = [all_products(group.main, planning.target) for group in products(parts)]
-    pairs = [pair for pair in product(*found) if fits(*pair)]
-    pairs.sort(key=lambda pair: sum(map(cost, pair)))
-    return next((pair for pair in pairs if all(map(is_proven, pair))), None)
+    found = [[(cost(each), each) for each in planning.all_products(group.main)] for group in products(parts)]
+    pairs = [pair for pair in product(*found) if fits(*(each for _, each in pair))]
+    pairs.sort(key=lambda pair: sum(cycles for cycles, _ in pair))
+    mappings = (tuple(each for _, each in pair) for pair in pairs)
+    return next((pair for pair in mappings if all(map(is_proven, pair))), None)
 
 
 # Loops and statements -------------------------------------------------------------------------------------------------

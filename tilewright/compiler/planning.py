@@ -27,11 +27,13 @@ from tilewright.instruction.products import (
     ChooseMapping,
     Found,
     MappedProduct,
+    Mappings,
     Target,
     find_lanes,
     find_product,
     iterations,
     loops_of,
+    mappings_of,
 )
 from tilewright.instruction.relayout import none_twice
 from tilewright.intrinsics.registry import Registry
@@ -203,6 +205,7 @@ class Planning:
         self.rules = target_of(machine).rules
         self.intrinsics = self.rules.records(machine) if options.intrinsics is None else options.intrinsics
         self._products: dict[Compute, Found] = {}
+        self._mappings: dict[Compute, Mappings] = {}
         self.rankings: Rankings = {}  # of the tiles of a GPU
         self.threads = threads
         self.trees = GivenTrees(options, program_resources(machine, options.intrinsics))
@@ -354,8 +357,17 @@ class Planning:
             return None, None
         if node not in self._products:
             asked = None if self.choose.mapping is _undecided else self.choose.mapping
-            self._products[node] = find_product(node, self.target, asked)
+            self._products[node] = find_product(node, self.target, asked, self._mappings_of(node))
         return self._products[node]
+
+    def all_products(self, node: Compute) -> list[MappedProduct]:
+        """Every mapping with which a compute may run as a product, preferred first; not all of them are proven."""
+        return [each for each in self._mappings_of(node)[0] if self.target.can_pack(each)]
+
+    def _mappings_of(self, node: Compute) -> Mappings:
+        if node not in self._mappings:
+            self._mappings[node] = mappings_of(node, self.target)
+        return self._mappings[node]
 
     def settle(self, node: Compute, product: MappedProduct, decision: Decision) -> None:
         """Let a compute run with this mapping."""

@@ -202,6 +202,8 @@ class ProductKey(Readable):
 ChooseMapping = Callable[[Compute, Sequence[MappedProduct]], MappedProduct | None]
 #: A product, or None, and why.
 Found = tuple[MappedProduct | None, Decision | None]
+#: The mappings of a compute, preferred first, and what was refused.
+Mappings = tuple[tuple[MappedProduct, ...], tuple[Refusal, ...]]
 
 
 class Target(Protocol):
@@ -247,20 +249,33 @@ class Target(Protocol):
         ...
 
 
-def find_product(compute: Compute, target: Target, choose: ChooseMapping | None = None) -> Found:
+def mappings_of(compute: Compute, target: Target) -> Mappings:
+    """Every mapping with which a compute may run as a product, preferred first, and what was refused.
+
+    Not all of them can be packed, and not all are proven.
+    """
+    factors = product_factors(compute)
+    if factors is None or any(axis.extent == 0 for axis in compute.loops):
+        return (), ()
+    refused: list[Refusal] = []
+    offered = target.records(factors, compute.output.dtype, refused)
+    found = [each for records in offered for each in _candidates(compute, records, target, refused)]
+    return tuple(target.ordered(found)), tuple(refused)
+
+
+def find_product(
+    compute: Compute, target: Target, choose: ChooseMapping | None = None, mappings: Mappings | None = None
+) -> Found:
     """The mapping with which a compute runs as a product, and the decision: what came second, what was refused.
 
     No decision for a compute that is no sum of products. `choose` is asked first, for a mapping onto the instruction of
-    the best.
+    the best. `mappings` are those of `mappings_of`, where they are known.
     """
     factors = product_factors(compute)
     if factors is None or any(axis.extent == 0 for axis in compute.loops):
         return None, None
-    refused: list[Refusal] = []
-    subject = f"instruction of {compute.name}"
-    offered = target.records(factors, compute.output.dtype, refused)
-    found = [each for records in offered for each in _candidates(compute, records, target, refused)]
-    found = target.ordered(found)
+    found, reasons = mappings_of(compute, target) if mappings is None else mappings
+    refused, subject = [*reasons], f"instruction of {compute.name}"
     ranked = [each for each in found if target.can_pack(each)]
     refused += [Refusal(str(each), f"{each.b.tensor.name} can be packed") for each in found if each not in ranked]
     if choose is not None and found:
@@ -289,17 +304,6 @@ def find_product(compute: Compute, target: Target, choose: ChooseMapping | None 
         )
     why = "no record has a mapping that reads its operands where they are"
     return None, Decision(subject, "none", why, refused=tuple(dict.fromkeys(refused)))
-
-
-def all_products(compute: Compute, target: Target) -> list[MappedProduct]:
-    """Every mapping with which a compute may run as a product, preferred first; not all of them are proven."""
-    factors = product_factors(compute)
-    if factors is None or any(axis.extent == 0 for axis in compute.loops):
-        return []
-    refused: list[Refusal] = []
-    offered = target.records(factors, compute.output.dtype, refused)
-    found = [each for records in offered for each in _candidates(compute, records, target, refused)]
-    return [each for each in target.ordered(found) if target.can_pack(each)]
 
 
 def is_proven(product: MappedProduct) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import product
 from math import log2, prod
 
@@ -31,6 +32,7 @@ MEAN_INSTRUCTIONS = 2  # of a running mean: what deviates from it, times the sha
 COSTLY_INSTRUCTIONS = 30  # of costly functions that were not counted, an order of magnitude
 ISSUE_WIDTH = 4  # vector instructions per cycle: Zen 5 issues four, Golden Cove three
 CROWDED = 3  # of the ways of L1, the part that rows may take beside panels and what is fetched ahead: Zen 5
+Ports = tuple[float, float, float]  # multiply-adds, loads and stores of a core in a cycle
 ELEMENT_CYCLES = 0.3  # of an element that is not beside its neighbour, in squares transposed in registers: Zen 5
 
 
@@ -42,17 +44,26 @@ def product_cycles(work: Product, point: ProductPoint, machine: Cpu) -> float:
 def tiled_cycles(work: Product, rows: Sequence[int], vectors: int, machine: Cpu) -> float:
     """Cycles of a product with a register tile of `rows` along each m loop by `vectors`, ragged tiles included."""
     k = prod(axis.size for axis in work.depth) / work.group
-    outer = prod(axis.size for axis in work.outer)
-    pieces = [_pieces(axis.size, size) for axis, size in zip(work.rows, rows, strict=True)]
-    columns = _pieces(-(-work.columns.size // work.lanes), vectors)
+    sizes = tuple(axis.size for axis in work.rows)
+    ports = machine.fma_units, machine.loads_per_cycle, machine.stores_per_cycle
+    tiles = _tiles_cycles(sizes, tuple(rows), -(-work.columns.size // work.lanes), vectors, k, ports)
+    return tiles * prod(axis.size for axis in work.outer)
+
+
+@lru_cache(maxsize=1 << 16)
+def _tiles_cycles(
+    sizes: tuple[int, ...], rows: tuple[int, ...], columns: int, vectors: int, k: float, ports: Ports
+) -> float:
+    """Cycles of all tiles of rows of these sizes, by columns in vectors; layers of a network ask for the same ones."""
+    pieces = [_pieces(size, tile) for size, tile in zip(sizes, rows, strict=True)]
     total = 0.0
-    for column_count, width in columns:
+    for column_count, width in _pieces(columns, vectors):
         for combination in product(*pieces):
             count = prod((c for c, _ in combination), start=column_count)
             height = prod(size for _, size in combination)
             if count:
-                total += count * _tile_cycles(height, width, k, machine)
-    return total * outer
+                total += count * _tile_cycles(height, width, k, ports)
+    return total
 
 
 def epilogue_cycles(work: Product, machine: Cpu) -> float:
@@ -110,12 +121,13 @@ def _pieces(extent: int, size: int) -> list[tuple[int, int]]:
     return [(full, size), (1, rest)] if rest else [(full, size)]
 
 
-def _tile_cycles(rows: int, vectors: int, k: float, machine: Cpu) -> float:
-    fma = rows * vectors / machine.fma_units
-    loads = (rows + vectors) / machine.loads_per_cycle
+def _tile_cycles(rows: int, vectors: int, k: float, ports: Ports) -> float:
+    fma_units, loads_per_cycle, stores_per_cycle = ports
+    fma = rows * vectors / fma_units
+    loads = (rows + vectors) / loads_per_cycle
     step = max(fma, loads, FMA_LATENCY_CYCLES)
     # Twelve steps' worth of entering, leaving and storing; a small charge for loads breaks ties towards reuse.
-    return k * (step + 0.02 * loads) + 2 * rows * vectors / machine.stores_per_cycle + 12
+    return k * (step + 0.02 * loads) + 2 * rows * vectors / stores_per_cycle + 12
 
 
 # Nests ----------------------------------------------------------------------------------------------------------------
