@@ -50,8 +50,8 @@ def join(planning: Planning, steps: Sequence[Group | Loop], judged: Judge) -> li
     `judged` gives the mappings with which the products of some groups run as one kernel, none where they stay apart.
     """
     options, choose = planning.options, planning.choose
-    chosen = options.search != "rules" or choose != ChooseProduct()
-    if options.fuse == "never" or (chosen and not choose.chains):
+    chosen = options.fuse == "auto" and (options.search != "rules" or choose != ChooseProduct())
+    if options.fuse == "never":
         return list(steps)
     groups = {name: step for step in steps if isinstance(step, Group) for name in step.stored}
     left: dict[int, Group] = {}
@@ -60,7 +60,9 @@ def join(planning: Planning, steps: Sequence[Group | Loop], judged: Judge) -> li
         if not isinstance(step, Group) or step.kind != "product":
             continue
         for parts in chains_to(step, groups):
-            if any(part.name in taken for part in parts) or (chosen and fusion_of(parts) not in choose.chains):
+            if any(part.name in taken for part in parts):
+                continue
+            if chosen and fusion_of(parts) not in choose.chains and given_trees(planning, parts) is None:
                 continue
             found, decision = judged(parts)
             if not found:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
@@ -25,10 +25,10 @@ from tilewright.compiler.source import Shapes
 from tilewright.compiler.target import target_of
 from tilewright.compiler.tracing import run_traced
 from tilewright.dataclass import dataclass
-from tilewright.errors import CompileError
+from tilewright.errors import CompileError, InvalidArgument
 from tilewright.expr import dtypes
 from tilewright.expr.affine import Affine
-from tilewright.expr.core import static_shape
+from tilewright.expr.core import Tensor, static_shape
 from tilewright.expr.ordered import Ordered
 from tilewright.kernel.dialect import FuncOp
 from tilewright.kernel.interpreter import Access, run_main
@@ -127,6 +127,9 @@ def count_plan(
 
     A kernel that is launched several times is counted once. Raises NotCounted as `count` does.
     """
+    if on not in get_args(Where):
+        raise InvalidArgument(f"counts cannot be on {on!r}", where="on", help=" or ".join(get_args(Where)))
+    inputs = _checked(plan.graph.inputs, inputs)
     cpu, placement = _cpu(machine), Placement(plan)
     levels = program_resources(cpu).levels
     resources = Resources(tuple(replace(level, multicast=False) for level in levels))  # each program reads by itself
@@ -159,6 +162,23 @@ def _cpu(machine: Cpu | Gpu) -> Cpu:
         message = f"programs for {machine.name} are not counted"
         raise NotCounted(message, where="machine", help="a CPU; `tilewright machines` lists them")
     return cast(Cpu, machine)
+
+
+def _checked(wanted: Sequence[Tensor], given: Any) -> list[Array]:
+    """The inputs, if they are arrays of the shapes and types of the model's; raises InvalidArgument for others."""
+    shown = ", ".join(f"{each.name}: {each.dtype}{list(each.shape)}" for each in wanted)
+    if not isinstance(given, list | tuple) or len(given) != len(wanted):
+        what = (
+            f"{len(given)} inputs" if isinstance(given, list | tuple) else f"inputs that are a {type(given).__name__}"
+        )
+        raise InvalidArgument(f"{what} for {len(wanted)}", where="inputs", help=shown or "none")
+    for tensor, array in zip(wanted, given, strict=True):
+        shape, dtype = static_shape(tensor.shape), dtypes.numpy_dtype(tensor.dtype)
+        if not isinstance(array, np.ndarray) or array.shape != shape or array.dtype != dtype:
+            is_array = isinstance(array, np.ndarray)
+            what = f"{array.dtype}{list(array.shape)}" if is_array else f"a {type(array).__name__}"
+            raise InvalidArgument(f"{tensor.name} is {what}", where="inputs", help=f"an array {dtype}{list(shape)}")
+    return list(given)
 
 
 def _flat(array: Array) -> Array:

@@ -12,7 +12,8 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import CodeType, FunctionType
+from functools import partial
+from types import CodeType, EllipsisType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from xdsl.dialects.builtin import ModuleOp
 from tilewright.codegen.cpu import pipeline
 from tilewright.codegen.cpu.dot import BODIES, Body
 from tilewright.codegen.cpu.target import described
-from tilewright.errors import CompileError, InvalidIntrinsic
+from tilewright.errors import CompileError, InvalidArgument, InvalidIntrinsic
 from tilewright.expr import dtypes
 from tilewright.intrinsics.composite import outer
 from tilewright.intrinsics.elements import is_float, storage
@@ -58,19 +59,26 @@ def register(name: str, base: Intrinsic, rows: int, registers: int, body: Body, 
     `body(at, a, b, c)` emits ``c + a @ b`` with llvmlite: `at.builder` builds, `a(m, step)` is the scalar of a row (the
     word of its neighbours, for an instruction on groups), `b[step]()` the registers of a row of b, each to be asked for
     once; c has `rows` lists of registers, and the result is such lists. The record is for `Registry.add`; the name of
-    its emitter has a digest of the code of `body`, so that no cache takes one for another.
+    its emitter has that of the record and a digest of `body`, so that no cache takes one for another.
 
-    Raises InvalidArgument for a `base` that is no multiply-add of a scalar and a vector, InvalidIntrinsic for one that
-    code generation does not emit and for a name that is none, WrongMicroKernel for a body whose results differ from
-    `intrinsics.execute` or that fails, and where this machine cannot run it.
+    Raises InvalidArgument for a `base` that is no multiply-add of a scalar and a vector and for arguments of other
+    types, InvalidIntrinsic for a base that code generation does not emit and for a name that is none, WrongMicroKernel
+    for a body whose results differ from `intrinsics.execute`, that fails or has no digest, and where this machine
+    cannot run it.
     """
-    if not re.fullmatch(r"[A-Za-z]\w*", name):
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z]\w*", name):
         raise InvalidIntrinsic(f"{name!r} is no name of a micro-kernel", help="a letter, then letters, digits and _")
+    if not isinstance(base, Intrinsic):
+        raise InvalidArgument(f"base is a {type(base).__name__}", where="register", help="an Intrinsic")
+    if any(type(number) is not int for number in (rows, registers, steps)):
+        given = f"{rows!r} rows, {registers!r} registers, {steps!r} steps"
+        raise InvalidArgument(given, where="register", help="whole numbers")
     if not base.emitter:
         raise InvalidIntrinsic(f"{base.name} is not emitted", help="a record with an emitter, as `multiply_add` makes")
     whole = outer(base, rows, registers, steps)
-    emitter = f"{name}.{_digest(body)}"
-    record = replace(whole, name=f"{name}_{rows}x{registers}x{steps}_{base.name}", emitter=emitter)
+    full = f"{name}_{rows}x{registers}x{steps}_{base.name}"
+    emitter = f"{full}.{_digest(body, full)}"
+    record = replace(whole, name=full, emitter=emitter)
     known = Registry((record, base))
     before = BODIES.get(emitter)
     calls = _Calls(body)
@@ -86,17 +94,49 @@ def register(name: str, base: Intrinsic, rows: int, registers: int, body: Body, 
     return record
 
 
-def _digest(body: Callable[..., Any]) -> str:
-    """A short text that changes with the code of a function, or of a type's calls; the same in each process."""
-    function = body if isinstance(body, FunctionType) else type(body).__call__
-    return hashlib.sha256(repr(_parts(getattr(function, "__code__", None))).encode()).hexdigest()[:8]
+def _digest(body: Callable[..., Any], name: str) -> str:
+    """A short text that changes with the code of a function and with the values it was made with; the same in each
+    process. These are defaults, variables of the function around it, numbers of its module, arguments of `partial`.
+    Raises WrongMicroKernel for values of other kinds.
+    """
+    try:
+        return hashlib.sha256(repr(_parts(body)).encode()).hexdigest()[:8]
+    except _NoDigest as error:
+        fact = f"its body has a {error}, by which it cannot be told from others"
+        raise WrongMicroKernel(fact, where=name, help="a function, of numbers and texts and other functions") from error
 
 
-def _parts(code: Any) -> Any:
-    """What a code object consists of, functions inside it too; other constants as they are."""
-    if not isinstance(code, CodeType):
-        return code
-    return code.co_code, code.co_names, tuple(map(_parts, code.co_consts))
+class _NoDigest(Exception):
+    """A value without a text that says all of it."""
+
+
+def _parts(value: Any, around: tuple[Any, ...] = ()) -> Any:
+    """What a function, a code object or a plain value consists of, as values whose `repr` is the same everywhere."""
+    if any(value is each for each in around):
+        return "itself"  # a function that calls itself
+    inside = partial(_parts, around=(*around, value))
+    match value:
+        case CodeType():
+            return value.co_code, value.co_names, tuple(map(inside, value.co_consts))
+        case FunctionType():
+            cells = tuple(cell.cell_contents for cell in value.__closure__ or ())
+            named = sorted((value.__kwdefaults__ or {}).items())
+            seen = {each: value.__globals__.get(each) for each in value.__code__.co_names}
+            numbers = [(each, found) for each, found in seen.items() if isinstance(found, bool | int | float | str)]
+            return inside(value.__code__), *map(inside, (value.__defaults__ or (), named, cells, numbers))
+        case partial():
+            return inside(value.func), inside(value.args), inside(sorted(value.keywords.items()))
+        case tuple() | list():
+            return tuple(map(inside, value))
+        case set() | frozenset():
+            return tuple(sorted(repr(inside(each)) for each in value))
+        case dict():
+            return tuple((inside(key), inside(each)) for key, each in value.items())
+        case None | bool() | int() | float() | complex() | str() | bytes() | EllipsisType():
+            return value
+        case Intrinsic():
+            return repr(value)
+    raise _NoDigest(type(value).__name__)
 
 
 class _Calls:
@@ -190,7 +230,10 @@ def _compiled(
         features=tuple(sorted(host().features)), triple=made.target.triple, **made.parts(),
     )  # fmt: skip
     artifact = Artifact(manifest, made.code, allocate(0), print_module(program), "{}", "{}")
-    module = Module(artifact, threads=1, options=Options(cache=False))
+    try:
+        module = Module(artifact, threads=1, options=Options(cache=False))
+    except CompileError as error:
+        raise _wrong(record, f"its code cannot be loaded: {error.message}", "functions of LLVM alone") from error
 
     def run(a: Array, b: Array, c: Array) -> Array:
         if group > 1:  # steps, columns, neighbours

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from tilewright.compiler.chain_search import TimedChain, timed_chains
+from tilewright.compiler.chains import FUSED, fusions
 from tilewright.compiler.digest import compiler_digest
 from tilewright.compiler.joint import candidates, default_choice
 from tilewright.compiler.neighbourhood import neighbourhood, shape_digest, structural_hash, tensor_names
@@ -93,11 +94,19 @@ class Searched:
         return preferring(self.outcomes)
 
     def note(self, plan: Plan) -> None:
-        """Add the outcomes to a plan, as decisions and as data of its products."""
+        """Add the outcomes to a plan, as data of its products, and as decisions where the plan follows them.
+
+        Options may decide otherwise, and a kernel of several products has mappings of its own.
+        """
+        fused = {each.subject for each in fusions(plan.decisions) if each.chosen.startswith(FUSED)}
         for name, outcome in self.outcomes.items():
             if name in plan.products:
-                chain = outcome.chain
-                plan.decisions += [outcome.decision, *([] if chain is None else [chain.decision])]
+                choice, chain = outcome.choice, outcome.chain
+                follows = choice is None or _runs(plan, name, choice)
+                told = outcome if follows else _dropped(outcome, "the kernel that runs offers it", "")
+                plan.decisions.append(told.decision)
+                if chain is not None and chain.fused == (chain.fusion in fused):
+                    plan.decisions.append(chain.decision)
                 made = StoredOutcome(
                     machine=self.machine, threads=self.threads, decision=outcome.decision, choice=outcome.choice,
                     chain=chain,

@@ -105,6 +105,28 @@ def test_never_times_no_chain(options: Options, monkeypatch: pytest.MonkeyPatch)
     assert not any("+" in each.subject for each in plan.decisions)
 
 
+def test_what_is_asked_for_wins_over_what_was_found(
+    options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rebuilt module follows its options, and tells no decision that it does not follow."""
+    for one, fuse, expected in ((2.5e-3, "always", [2]), (1.5e-3, "never", [1, 1])):
+        with monkeypatch.context() as patched:
+            pretend(patched, seconds(one))  # type: ignore[arg-type]
+            folder = tmp_path / fuse
+            artifact = build(chain(SIZES), host(), 1, replace(options, cache_dir=folder))
+        again = rebuilt(artifact, "host", 1, Options(cache=False, cache_dir=folder, fuse=fuse))
+        trees = json.loads(again.plan)["trees"]
+        assert [str(tree).count("'mapping'") for tree in trees.values() if "'mapping'" in str(tree)] == expected
+        assert not any(each.subject == "search of C + E" for each in again.stored_plan().decisions)
+
+
+def test_a_given_tree_of_a_chain_wins_over_what_was_found(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, seconds(2.5e-3))  # type: ignore[arg-type]
+    asked = plan_graph(chain(SIZES), host(), 1, Options(cache=False, fuse="always"))
+    plan = plan_graph(chain(SIZES), host(), 1, replace(options, trees={"C+E": asked.trees()["C+E"]}))
+    assert kernels_with_products(plan) == [2]
+
+
 @pytest.mark.parametrize("between", ["", "softmax"])
 def test_a_timed_chain_computes_the_same(between: str, options: Options) -> None:
     """With real times, whichever way they choose."""

@@ -20,6 +20,7 @@ from tilewright.compiler.count_reasons import (
 )
 from tilewright.compiler.counting import KernelCount, NotCounted, count, count_plan
 from tilewright.compiler.plan import Plan, make_plan
+from tilewright.errors import InvalidArgument
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import reduce
@@ -331,6 +332,25 @@ def test_a_program_of_another_tree_is_found(
     (only,) = counted(text, V3, threads=2 if text == CHAIN else 1)
     differing = {row.tensor for rows in only.levels.values() for row in rows if row.why not in ("", IN_REGISTERS)}
     assert differing == tensors
+
+
+@pytest.mark.parametrize(
+    ("inputs", "on", "message"),
+    [
+        (3, "interpreter", "inputs that are a int for 2"),
+        ([np.ones((9, 11), np.float32)], "interpreter", "1 inputs for 2"),
+        ([np.ones((11, 9), np.float32), np.ones((11, 5), np.float32)], "interpreter", r"a is float32\[11, 9\]"),
+        ([np.ones((9, 11)), np.ones((11, 5), np.float32)], "cpu", r"a is float64\[9, 11\]"),
+        ([[1.0], np.ones((11, 5), np.float32)], "interpreter", "a is a list"),
+        ([np.ones((9, 11), np.float32), np.ones((11, 5), np.float32)], "gpu", "counts cannot be on 'gpu'"),
+    ],
+)  # fmt: skip
+def test_what_is_given_is_checked(inputs: Any, on: Any, message: str) -> None:
+    lines = ["graph g", "input a: f32[9, 11]", "input b: f32[11, 5]"]
+    graph = parse_graph("\n".join([*lines, "c: f32[m:9, n:5] += a[m, k] * b[k, n] over k:11", "output c"]))
+    with pytest.raises(InvalidArgument, match=message) as caught:
+        count_plan(make_plan(graph, host(), 1, Options(cache=False)), host(), inputs, on)
+    assert caught.value.help
 
 
 def test_a_machine_that_is_no_cpu_is_refused() -> None:

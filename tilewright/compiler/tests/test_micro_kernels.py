@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -133,8 +137,63 @@ def test_names_are_the_same_in_each_process() -> None:
     for _ in range(2):
         space: dict[str, Any] = {}
         exec(source, space)
-        found.append(micro_kernels._digest(space["body"]))
+        found.append(micro_kernels._digest(space["body"], "kernel"))
     assert found[0] == found[1]
+
+
+def test_bodies_of_one_factory_are_told_apart() -> None:
+    """The second of them took the place of the first one, which was proven with another number."""
+
+    def body_of(rows: int) -> dot.Body:
+        def body(at: Any, a: Any, b: Any, c: Any) -> Any:
+            assert len(c) == rows
+            return pairs(at, a, b, c)
+
+        return body
+
+    tall = register("made", BASE, ROWS, REGISTERS, body_of(ROWS))
+    short = register("made", BASE, 2, REGISTERS, body_of(2))
+    assert len({tall.emitter, short.emitter}) == 2
+    digests = [micro_kernels._digest(body_of(rows), "made") for rows in (1, 2, 2)]
+    assert digests[0] != digests[1] == digests[2]
+    given_rows = [partial(pairs, number) for number in (1, 2)]  # type: ignore[call-arg]
+    assert len({micro_kernels._digest(each, "made") for each in given_rows}) == 2
+
+
+def test_a_digest_does_not_depend_on_the_order_of_a_set() -> None:
+    program = (
+        "from tilewright.compiler.micro_kernels import _digest\n"
+        "def body(x):\n    return x in {'aa', 'bb', 'cc', 'dd'}\n"
+        "print(_digest(body, 'made'))"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": seed}, check=True, capture_output=True
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((None, BASE, ROWS, REGISTERS), "None is no name"),
+        (("made", "abc", ROWS, REGISTERS), "base is a str"),
+        (("made", BASE, "2", REGISTERS), "'2' rows"),
+    ],
+)
+def test_arguments_of_other_types_are_refused(arguments: Any, message: str) -> None:
+    with pytest.raises(CompileError, match=message) as caught:
+        register(*arguments, pairs)
+    assert caught.value.help
+
+
+def test_a_body_that_cannot_be_told_from_others_is_refused() -> None:
+    state = object()
+    with pytest.raises(WrongMicroKernel, match="its body has a object, by which it cannot be told") as caught:
+        register("made", BASE, ROWS, REGISTERS, lambda at, a, b, c: pairs(at, a, b, c) if state else c)
+    assert caught.value.help
 
 
 def test_a_changed_body_is_another_emitter() -> None:
