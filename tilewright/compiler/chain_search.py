@@ -34,6 +34,8 @@ def timed_chains(predicted: Plan, plan: Callable[[frozenset[str]], Plan], timer:
         if not each.chosen.startswith(FUSED):
             continue
         one = plan(confirmed | {each.subject})
+        if not any(made.subject == each.subject and made.chosen.startswith(FUSED) for made in fusions(one.decisions)):
+            continue  # with what was found for its products there is no such kernel
         seconds = timer.in_turns(one, apart)
         *_, last = (name for name, product in predicted.products.items() if product["kernel"] == each.kernel)
         found[last] = _timed(each, *seconds)
