@@ -235,7 +235,7 @@ class _Program:
         number: int,
         rank: int,
         accesses: dict[Operation, _Access],
-        observer: Observer | None,
+        observer: Observer | None = None,
     ) -> None:
         self.kernel, self.coordinates, self.number, self.rank = kernel, coordinates, number, rank
         self.accesses, self.observer = accesses, observer
