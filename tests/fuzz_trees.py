@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
+from tests.graph_texts import CHAIN, MAP, NORM, SOFTMAX, WINDOW
 from tilewright.codegen.cpu.target import described
 from tilewright.codegen.gpu.control import shared_places
 from tilewright.compiler import cpu, gpu
@@ -82,33 +83,9 @@ CONVOLUTION = """
     Y: f32[n:1, f:10, h:5, w:6] += X[n, c, h + r, w + s] * W[f, c, r, s] over c:3, r:3, s:3
     Z: f32[n:1, f:10, h:5, w:6] = max(Y[n, f, h, w], 0.0)
     output Z"""
-SOFTMAX = """
-    input S: f32[7, 50]
-    M: f32[i:7] max= S[i, l] over l:50
-    E: f32[i:7, l:50] = exp(S[i, l] - M[i])
-    T: f32[i:7] += E[i, l] over l:50
-    P: f32[i:7, l:50] = E[i, l] / T[i]
-    output P"""
-NORM = """
-    input X: f32[9, 40]
-    S: f32[i:9] += X[i, j] over j:40
-    D: f32[i:9, j:40] = X[i, j] - S[i] / 40.0
-    V: f32[i:9] += D[i, j] * D[i, j] over j:40
-    R: f32[i:9] = 1.0 / sqrt(V[i] / 40.0 + 0.00001)
-    Y: f32[i:9, j:40] = D[i, j] * R[i]
-    output Y"""
-MAP = """
-    input A: f32[12, 9, 5]
-    input B: f32[9]
-    Y: f32[i:12, j:9, l:5] = A[i, j, l] * B[j] + 1.0
-    output Y"""
 TRANSPOSED = """
     input A: f32[20, 23]
     Y: f32[i:23, j:20] = A[j, i] * 2.0
-    output Y"""
-WINDOW = """
-    input A: f32[4, 11, 10]
-    Y: f32[c:4, h:9, w:8] max= A[c, h + r, w + s] over r:3, s:3
     output Y"""
 COLUMNS = """
     input A: f32[30, 17]
@@ -126,14 +103,6 @@ def _softmax(rows: int, columns: int, scores: str, weights: str) -> str:
     P: {weights}[b:2, m:{rows}, l:{columns}] = {f"f16({quotient})" if weights == "f16" else quotient}"""
 
 
-CHAIN = """
-    input A: f32[2, 21, 10]
-    input B: f32[2, 10, 37]
-    input D: f32[2, 37, 18]
-    C: f32[b:2, m:21, l:37] += A[b, m, k] * B[b, k, l] over k:10
-    F: f32[b:2, m:21, l:37] = max(C[b, m, l], 0.0)
-    E: f32[b:2, m:21, n:18] += F[b, m, l] * D[b, l, n] over l:37
-    output E"""
 ATTENTION = f"""
     input Q: f32[2, 13, 6]
     input K: f32[2, 6, 19]

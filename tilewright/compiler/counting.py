@@ -167,17 +167,18 @@ def _cpu(machine: Cpu | Gpu) -> Cpu:
 def _checked(wanted: Sequence[Tensor], given: Any) -> list[Array]:
     """The inputs, if they are arrays of the shapes and types of the model's; raises InvalidArgument for others."""
     shown = ", ".join(f"{each.name}: {each.dtype}{list(each.shape)}" for each in wanted)
-    if not isinstance(given, list | tuple) or len(given) != len(wanted):
-        what = (
-            f"{len(given)} inputs" if isinstance(given, list | tuple) else f"inputs that are a {type(given).__name__}"
-        )
-        raise InvalidArgument(f"{what} for {len(wanted)}", where="inputs", help=shown or "none")
+    if not isinstance(given, list | tuple):
+        raise InvalidArgument(f"inputs are a {type(given).__name__}", where="inputs", help=f"a list of {shown}")
+    if len(given) != len(wanted):
+        raise InvalidArgument(f"{len(given)} inputs for {len(wanted)}", where="inputs", help=shown or "none")
     for tensor, array in zip(wanted, given, strict=True):
         shape, dtype = static_shape(tensor.shape), dtypes.numpy_dtype(tensor.dtype)
-        if not isinstance(array, np.ndarray) or array.shape != shape or array.dtype != dtype:
-            is_array = isinstance(array, np.ndarray)
-            what = f"{array.dtype}{list(array.shape)}" if is_array else f"a {type(array).__name__}"
-            raise InvalidArgument(f"{tensor.name} is {what}", where="inputs", help=f"an array {dtype}{list(shape)}")
+        help = f"an array {dtype}{list(shape)}"
+        if not isinstance(array, np.ndarray):
+            raise InvalidArgument(f"{tensor.name} is a {type(array).__name__}", where="inputs", help=help)
+        if array.shape != shape or array.dtype != dtype:
+            found = f"{array.dtype}{list(array.shape)}"
+            raise InvalidArgument(f"{tensor.name} is {found}", where="inputs", help=help)
     return list(given)
 
 

@@ -102,7 +102,7 @@ def _digest(body: Callable[..., Any], name: str) -> str:
     try:
         return hashlib.sha256(repr(_parts(body)).encode()).hexdigest()[:8]
     except _NoDigest as error:
-        fact = f"its body has a {error}, by which it cannot be told from others"
+        fact = f"its body holds a value of type {error}, which gives it no digest"
         raise WrongMicroKernel(fact, where=name, help="a function, of numbers and texts and other functions") from error
 
 

@@ -103,8 +103,8 @@ class Searched:
             if name in plan.products:
                 choice, chain = outcome.choice, outcome.chain
                 follows = choice is None or _runs(plan, name, choice)
-                told = outcome if follows else _dropped(outcome, "the kernel that runs offers it", "")
-                plan.decisions.append(told.decision)
+                noted = outcome if follows else _dropped(outcome, "the kernel that runs offers it", "")
+                plan.decisions.append(noted.decision)
                 if chain is not None and chain.fused == (chain.fusion in fused):
                     plan.decisions.append(chain.decision)
                 made = StoredOutcome(

@@ -46,7 +46,7 @@ def run_traced(
     make: Callable[[], tuple[ModuleOp, Mapping[str, Notes]]], plan: Plan, placement: Placement, machine: Cpu,
     inputs: Sequence[Array], observer: Observer,
 ) -> list[Array]:  # fmt: skip
-    """Run a plan's machine code on one thread; its outputs. The observer is told of each kernel's last launch.
+    """Run a plan's machine code on one thread; its outputs. The observer gets each kernel's last launch.
 
     `make` makes the tile program, before all passes, and the notes about its kernels, anew each time.
     """
@@ -187,7 +187,7 @@ def _site(op: tile.LoadOp | tile.StoreOp | tile.GatherOp, notes: Notes) -> _Site
 
 
 def _write_down(site: _Site, number: int, view: SSAValue, base: SSAValue, words: int) -> None:
-    """Store what a site touches at the next words of a region, if there is room, and go on behind them."""
+    """Store what a site touches at the next words of a region, if they are in the region, and go on behind them."""
     insert, op = _before(site.op), site.op
     at = insert(arith.IndexCastOp(insert(tile.LoadOp(view, base, (), ())), tile.INDEX))
     fits = insert(tile.CompareOp("le", at, insert(index_constant(words - site.words))))

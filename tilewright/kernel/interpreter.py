@@ -75,7 +75,7 @@ class Access:
 
 
 class Observer(Protocol):
-    """Who is told what kernels in tile form touch, as they run."""
+    """What gets the accesses of kernels in tile form, as they run."""
 
     def launch(self, kernel: FuncOp) -> None:
         """The programs of a kernel run now."""
@@ -122,7 +122,7 @@ def run_main(
     """Run the host sequence: flat arrays of the inputs, of the outputs (written), and the bytes of the constants.
 
     Arena and outputs hold nothing at first; every element of an output that has a buffer must be written. An
-    `observer` is told what kernels in tile form touch.
+    `observer` gets the accesses of kernels in tile form.
     """
     main = next((op for op in module.body.ops if isinstance(op, MainOp)), None)
     if main is None:

@@ -1,6 +1,6 @@
 """What the memories of a machine hold while a tile tree runs, and what moves when a child asks for its slices.
 
-These are the rules of spec 1, section 5.4, with slices as values of any type: boxes where the tree is walked (`brute`),
+These are the rules of spec 1, section 5.4, with slices as values of any type: intervals along each dimension (`brute`),
 sets of addresses where a program was watched (`touched`).
 """
 

@@ -57,7 +57,7 @@ def kernels_with_products(plan: Plan) -> list[int]:
 
 
 @pytest.mark.parametrize(("one", "expected"), [(1.5e-3, [2]), (2.5e-3, [1, 1])])
-def test_the_faster_way_runs_and_both_times_are_told(
+def test_the_faster_way_runs_and_the_decision_has_both_times(
     one: float, expected: list[int], options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend(monkeypatch, seconds(one))  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.graph_texts import CHAIN, MAP, NORM, SOFTMAX, WINDOW
 from tilewright.compiler import counting, tracing
 from tilewright.compiler.count_reasons import (
     GAPS,
@@ -74,14 +75,6 @@ DEEP = """
     Y: f32[i:13, j:20] += X[i, k] * W[k, j] over k:2100
     Z: f32[i:13, j:20] = max(Y[i, j], 1.0)
     output Z"""
-CHAIN = """
-    input A: f32[2, 21, 10]
-    input B: f32[2, 10, 37]
-    input D: f32[2, 37, 18]
-    C: f32[b:2, m:21, l:37] += A[b, m, k] * B[b, k, l] over k:10
-    F: f32[b:2, m:21, l:37] = max(C[b, m, l], 0.0)
-    E: f32[b:2, m:21, n:18] += F[b, m, l] * D[b, l, n] over l:37
-    output E"""
 ATTENTION = """
     input Q: f32[2, 13, 6]
     input K: f32[2, 6, {l}]
@@ -94,30 +87,6 @@ ATTENTION = """
     P: f32[b:2, m:13, l:{l}] = X[b, m, l] / T[b, m]
     E: f32[b:2, m:13, n:7] += P[b, m, l] * V[b, l, n] over l:{l}
     output E"""
-SOFTMAX = """
-    input S: f32[7, 50]
-    M: f32[i:7] max= S[i, l] over l:50
-    E: f32[i:7, l:50] = exp(S[i, l] - M[i])
-    T: f32[i:7] += E[i, l] over l:50
-    P: f32[i:7, l:50] = E[i, l] / T[i]
-    output P"""
-NORM = """
-    input X: f32[9, 40]
-    S: f32[i:9] += X[i, j] over j:40
-    D: f32[i:9, j:40] = X[i, j] - S[i] / 40.0
-    V: f32[i:9] += D[i, j] * D[i, j] over j:40
-    R: f32[i:9] = 1.0 / sqrt(V[i] / 40.0 + 0.00001)
-    Y: f32[i:9, j:40] = D[i, j] * R[i]
-    output Y"""
-MAP = """
-    input A: f32[12, 9, 5]
-    input B: f32[9]
-    Y: f32[i:12, j:9, l:5] = A[i, j, l] * B[j] + 1.0
-    output Y"""
-WINDOW = """
-    input A: f32[4, 11, 10]
-    Y: f32[c:4, h:9, w:8] max= A[c, h + r, w + s] over r:3, s:3
-    output Y"""
 PADDED = """
     input A: f32[9, 11]
     Y: f32[i:11, j:13] = select((1 <= i) & (i <= 9) & (1 <= j) & (j <= 11), A[i - 1, j - 1], 0.0)
@@ -337,7 +306,7 @@ def test_a_program_of_another_tree_is_found(
 @pytest.mark.parametrize(
     ("inputs", "on", "message"),
     [
-        (3, "interpreter", "inputs that are a int for 2"),
+        (3, "interpreter", "inputs are a int"),
         ([np.ones((9, 11), np.float32)], "interpreter", "1 inputs for 2"),
         ([np.ones((11, 9), np.float32), np.ones((11, 5), np.float32)], "interpreter", r"a is float32\[11, 9\]"),
         ([np.ones((9, 11)), np.ones((11, 5), np.float32)], "cpu", r"a is float64\[9, 11\]"),

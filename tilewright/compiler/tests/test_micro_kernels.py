@@ -141,7 +141,7 @@ def test_names_are_the_same_in_each_process() -> None:
     assert found[0] == found[1]
 
 
-def test_bodies_of_one_factory_are_told_apart() -> None:
+def test_bodies_of_one_factory_have_digests_of_their_own() -> None:
     """The second of them took the place of the first one, which was proven with another number."""
 
     def body_of(rows: int) -> dot.Body:
@@ -189,9 +189,9 @@ def test_arguments_of_other_types_are_refused(arguments: Any, message: str) -> N
     assert caught.value.help
 
 
-def test_a_body_that_cannot_be_told_from_others_is_refused() -> None:
+def test_a_body_without_a_digest_is_refused() -> None:
     state = object()
-    with pytest.raises(WrongMicroKernel, match="its body has a object, by which it cannot be told") as caught:
+    with pytest.raises(WrongMicroKernel, match="its body holds a value of type object") as caught:
         register("made", BASE, ROWS, REGISTERS, lambda at, a, b, c: pairs(at, a, b, c) if state else c)
     assert caught.value.help
 

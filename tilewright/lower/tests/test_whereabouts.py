@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.graph_texts import CHAIN, NORM
 from tilewright.compiler.plan import make_plan
 from tilewright.compiler.program import steps
 from tilewright.expr.affine import affine
@@ -18,21 +19,6 @@ from tilewright.options import Options
 from tilewright.tiles.machines import program_resources
 from tilewright.tiles.tree import leaves
 
-CHAIN = """
-    input A: f32[2, 21, 10]
-    input B: f32[2, 10, 37]
-    input D: f32[2, 37, 18]
-    C: f32[b:2, m:21, l:37] += A[b, m, k] * B[b, k, l] over k:10
-    F: f32[b:2, m:21, l:37] = max(C[b, m, l], 0.0)
-    E: f32[b:2, m:21, n:18] += F[b, m, l] * D[b, l, n] over l:37
-    output E"""
-NORM = """
-    input X: f32[9, 40]
-    S: f32[i:9] += X[i, j] over j:40
-    D: f32[i:9, j:40] = X[i, j] - S[i] / 40.0
-    V: f32[i:9] += D[i, j] * D[i, j] over j:40
-    Y: f32[i:9, j:40] = D[i, j] / sqrt(V[i])
-    output Y"""
 MACHINE = resolve_cpu("x86-64-v3")
 
 
@@ -41,9 +27,9 @@ def test_every_access_has_a_statement_and_scratch_memory_a_name(text: str) -> No
     plan = make_plan(parse_graph(text), MACHINE, 1, Options(cache=False, fuse="always"))
     for step in steps(plan):
         assert not isinstance(step, Repeated)
-        notes, room = Notes(), program_resources(MACHINE)
-        func = lower_kernel(step, "f", room, notes)
-        assert str(func) == str(lower_kernel(step, "f", room))  # notes change nothing
+        notes, resources = Notes(), program_resources(MACHINE)
+        func = lower_kernel(step, "f", resources, notes)
+        assert str(func) == str(lower_kernel(step, "f", resources))  # notes change nothing
         ops = {leaf.op for _, leaf in leaves(step.kernel.tree)}
         for op in func.walk():
             if isinstance(op, LoadOp | StoreOp | GatherOp):
