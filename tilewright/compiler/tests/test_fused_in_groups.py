@@ -65,6 +65,7 @@ def fusion(plan: Plan) -> Decision:
 @settings(max_examples=tries(5, full=60), deadline=None)
 @example(rows=97, inner=33, columns=17, link=301, relu=True, small=True, threads=2)
 @example(rows=130, inner=7, columns=64, link=513, relu=False, small=True, threads=1)
+@example(rows=64, inner=130, columns=7, link=2, relu=False, small=False, threads=1)  # vectors along rows are cheaper
 @draws(
     rows=st.sampled_from([7, 17, 33, 64, 97]), inner=SIZES, columns=SIZES.filter(lambda size: size > 1),
     link=st.sampled_from([7, 17, 33, 64, 97, 130, 301, 513]), relu=st.booleans(), small=st.booleans(),
