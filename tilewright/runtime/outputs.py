@@ -8,6 +8,7 @@ weak one. Nothing runs when an output is dropped.
 
 A thread takes a buffer out of its queue before it tests it, which is atomic, and puts it back when the new output
 holds it. So there is no lock: threads, handlers of signals and forked children use the pool at any point of each other.
+What is in the hands of a thread is not counted. Therefore each thread evicts after it has put a buffer into a queue.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ class OutputPool:
             array = np.ndarray(shape, dtype, buffer.owner, buffer.start) if free else None
             queue.append(buffer)
             if array is not None:
+                self._evict(limit_bytes)
                 return array
         try:
             buffer = _allocate(size)

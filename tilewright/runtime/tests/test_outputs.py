@@ -9,6 +9,7 @@ import sys
 import threading
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -284,6 +285,27 @@ def test_threads_never_get_the_same_memory(pool: OutputPool) -> None:
         sys.setswitchinterval(before)
     assert not wrong
     assert pool.bytes <= 20 * SMALLEST
+
+
+def test_a_buffer_that_a_thread_holds_is_counted_when_it_is_put_back(pool: OutputPool) -> None:
+    """While one thread tests a buffer, another one allocates and finds that the limit holds without it."""
+    limit = 3 * SMALLEST
+
+    class Interrupted(deque[Any]):
+        def popleft(self) -> Any:
+            buffer = super().popleft()
+            if others:
+                held.append(pool.empty((2 * SMALLEST // 4 + 3,), F32, others.pop()))
+            return buffer
+
+    held = [pool.empty(LARGE, F32, limit)]
+    ((size, queue),) = pool._queues.items()
+    pool._queues[size] = Interrupted(queue)
+    held.clear()
+    others = [limit]
+    pool.empty(LARGE, F32, limit)
+    assert not others
+    assert pool.bytes <= limit
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
