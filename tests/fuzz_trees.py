@@ -299,9 +299,9 @@ def _flat(array: Array) -> Array:
 def lowered(plan: Plan, placement: Placement, target: Cpu | Gpu) -> Any:
     if isinstance(target, Gpu):
         return gpu.tile_program(plan, placement, target)
-    places, arena, constants = placement.places, placement.arena_bytes, placement.constants_bytes
+    places, sections = placement.places, placement.sections
     attribute, room = described(target).attribute(), program_resources(target)
-    return build_module(steps(plan), sizes(plan), places, arena, constants, attribute, room)[0]
+    return build_module(steps(plan), sizes(plan), places, sections, attribute, room)[0]
 
 
 # Edits ----------------------------------------------------------------------------------------------------------------

@@ -33,9 +33,9 @@ def program(graph: Graph, machine: str, threads: int, lowered: bool = False) -> 
         placement = Placement(plan)
         if lowered:
             launches = numbers_as_arguments(steps(plan)) if isinstance(target, Cpu) else steps(plan)
-            sections = placement.arena_bytes, placement.constants_bytes
+            places, sections = placement.places, placement.sections
             module, _ = build_module(
-                launches, sizes(plan), placement.places, *sections, DictionaryAttr({}), program_resources(target)
+                launches, sizes(plan), places, sections, DictionaryAttr({}), program_resources(target)
             )
             return print_module(module)
         if isinstance(target, Cpu):

@@ -119,11 +119,14 @@ class Launch(Readable):
 class HostProgram(Readable):
     """What a caller of generated code provides and runs: bytes of memory, and the launches in their order.
 
-    `scratch_bytes` are those of one thread of a CPU, and `kernels` those of a GPU.
+    The caller writes zeros to the first `zeroed_bytes` of an arena before the first call that is given this arena.
+    Between calls nothing else writes there. `scratch_bytes` are those of one thread of a CPU, and `kernels` those of a
+    GPU.
     """
 
     constants_bytes: int = required(size)
     arena_bytes: int = required(size)
+    zeroed_bytes: int = optional(size, 0)
     scratch_bytes: int = optional(size, 0)
     launches: tuple[Launch, ...] = required(several(record(Launch)))
     kernels: tuple[Kernel, ...] = optional(several(record(Kernel)), ())

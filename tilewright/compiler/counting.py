@@ -138,8 +138,8 @@ def count_plan(
     def make() -> tuple[ModuleOp, Mapping[str, Notes]]:
         notes: dict[str, tuple[Step, Notes]] = {}
         module, _ = build_module(
-            numbers_as_arguments(steps(plan)), sizes(plan), placement.places, placement.arena_bytes,
-            placement.constants_bytes, described(cpu).attribute(), program_resources(cpu), notes,
+            numbers_as_arguments(steps(plan)), sizes(plan), placement.places, placement.sections,
+            described(cpu).attribute(), program_resources(cpu), notes,
         )  # fmt: skip
         return module, watch.of(notes)
 

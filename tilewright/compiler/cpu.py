@@ -26,11 +26,11 @@ from tilewright.tiles.machines import program_resources
 
 def tile_program(plan: Plan, placement: Placement, machine: Cpu, options: Options) -> ModuleOp:
     """The optimised tile program of a plan: the only thing code generation sees."""
-    places, arena, constants = placement.places, placement.arena_bytes, placement.constants_bytes
     launches = numbers_as_arguments(steps(plan))
     module, _ = build_module(
-        launches, sizes(plan), places, arena, constants, described(machine).attribute(), program_resources(machine)
-    )
+        launches, sizes(plan), placement.places, placement.sections, described(machine).attribute(),
+        program_resources(machine),
+    )  # fmt: skip
     carry(module, plan.intrinsics, catalogue(machine.architecture))
     run_passes(module, [each for each in CPU if each.name not in options.disable], options.verify_each)
     return module

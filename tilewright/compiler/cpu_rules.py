@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from tilewright.compiler.search import Searched
 
 __all__ = [
-    "ORDERED", "TRANSPOSED_COPIES", "add_rows", "join_products", "leave_border", "mappings", "plan_ordered",
-    "plan_product", "records", "row_cycles", "schedule_rows", "search_products",
+    "ORDERED", "TRANSPOSED_COPIES", "ZERO_BORDER_BYTES", "add_rows", "join_products", "leave_border", "mappings",
+    "plan_ordered", "plan_product", "records", "row_cycles", "schedule_rows", "search_products",
 ]  # fmt: skip
 
 ORDERED = True
 TRANSPOSED_COPIES = True
+ZERO_BORDER_BYTES = 1 << 20
 
 
 def leave_border(planning: Planning, tensor: Tensor, order: Sequence[int], machine: Cpu) -> bool:

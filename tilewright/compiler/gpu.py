@@ -54,10 +54,10 @@ def tile_program(plan: Plan, placement: Placement, machine: Gpu, options: Option
 def _tile_program(plan: Plan, placement: Placement, machine: Gpu) -> tuple[ModuleOp, dict[str, list[str]]]:
     """The tile program, and the names in the plan of every kernel of it, in the order of its launches."""
     attribute, planned = GpuTarget(*described(machine)).attribute(), steps(plan)
-    places, arena, constants = placement.places, placement.arena_bytes, placement.constants_bytes
     module, launched = build_module(
-        planned, sizes(plan), places, arena, constants, attribute, program_resources(machine, plan.intrinsics)
-    )
+        planned, sizes(plan), placement.places, placement.sections, attribute,
+        program_resources(machine, plan.intrinsics),
+    )  # fmt: skip
     carry(module, plan.intrinsics)
     names: dict[str, list[str]] = {}
     for step, kernel in zip(_each(planned), launched, strict=True):

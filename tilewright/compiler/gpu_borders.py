@@ -26,9 +26,9 @@ from tilewright.tiles.product import Operand, flat_product
 def leave_border(planning: Planning, tensor: Tensor, order: Sequence[int], machine: Gpu) -> bool:
     """Whether the products that read a border of zeros take fewer predicted cycles without the border in memory.
 
-    Tensor-map boxes have zeros outside of the tensor. The price with a border in memory includes the kernels that write
-    it, one for each dimension. A border that something else than a product reads stays in memory. The choice is added
-    to the plan's decisions.
+    Tensor-map boxes have zeros outside of the tensor. No kernel writes a border of zeros in memory
+    (`Stored.zero_border`). A border that something else than a product reads stays in memory. The choice is added to
+    the plan's decisions.
     """
     border = planning.borders[tensor.name]
     if border.value.value != 0 or not machine.features >= WARPGROUP_UNITS or tensor.name in planning.views:
@@ -42,13 +42,12 @@ def leave_border(planning: Planning, tensor: Tensor, order: Sequence[int], machi
     planning.borders_left_out.add(tensor.name)
     without = sum(_cycles(planning, each, bare, machine, boxes=True) for each in products if each is not None)
     planning.borders_left_out.discard(tensor.name)
-    launches = sum(1 for before, after in border.widths if before or after)
     with_it = sum(_cycles(planning, each, bordered, machine) for each in products if each is not None)
-    with_it += launches * (machine.launch_seconds * machine.clock_hz + machine.copy_cycles)
     subject, boxes, memory = f"border of {tensor.name}", "zeros outside of boxes", "in memory"
-    texts = f"{without:.0f} predicted cycles of what reads it", f"{with_it:.0f} cycles with {launches} kernels for it"
+    texts = f"{without:.0f} predicted cycles of what reads it", f"{with_it:.0f} predicted cycles of what reads it"
     costs = Cost(cycles=without), Cost(cycles=with_it) if with_it < inf else None
-    if without < with_it:
+    leaves = _pays(without, with_it)
+    if leaves:
         decision = Decision(subject, boxes, texts[0], memory, texts[1], (), costs[0], costs[1])
     elif without < inf:
         decision = Decision(subject, memory, texts[1], boxes, texts[0], (), costs[1], costs[0])
@@ -56,6 +55,11 @@ def leave_border(planning: Planning, tensor: Tensor, order: Sequence[int], machi
         refused = (Refusal(boxes, "boxes", "no copy engine brings what reads it"),)
         decision = Decision(subject, memory, texts[1], refused=refused)
     planning.plan.decisions.append(decision)
+    return leaves
+
+
+def _pays(without: float, with_it: float) -> bool:
+    """Whether products that take so many cycles `without` a border in memory should read boxes."""
     return without < with_it
 
 

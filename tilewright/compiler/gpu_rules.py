@@ -18,12 +18,13 @@ from tilewright.machine.description import Gpu
 from tilewright.options import Options
 
 __all__ = [
-    "ORDERED", "TRANSPOSED_COPIES", "add_rows", "join_products", "leave_border", "mappings", "plan_ordered",
-    "plan_product", "records", "row_cycles", "schedule_rows", "search_products",
+    "ORDERED", "TRANSPOSED_COPIES", "ZERO_BORDER_BYTES", "add_rows", "join_products", "leave_border", "mappings",
+    "plan_ordered", "plan_product", "records", "row_cycles", "schedule_rows", "search_products",
 ]  # fmt: skip
 
 ORDERED = False
 TRANSPOSED_COPIES = False
+ZERO_BORDER_BYTES = 1 << 28
 
 
 def records(machine: Gpu) -> Registry:

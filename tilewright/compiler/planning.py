@@ -59,7 +59,8 @@ class Stored:
     """A tensor in memory: its layout and where it lives: an input, an output, a constant, or the arena.
 
     A view lives in the memory of another tensor, its `owner`, from element `begin`. `slack` elements behind the last
-    one may be read too. A "slice" is where its loop says (`PlannedLoop.moving`).
+    one may be read too. A "slice" is where its loop says (`PlannedLoop.moving`). A `zero_border` is zeros from the
+    beginning, since only tensors with the same border share its memory, and no kernel writes it.
     """
 
     tensor: Tensor
@@ -68,6 +69,7 @@ class Stored:
     owner: str = ""
     slack: int = 0
     begin: int = 0
+    zero_border: bool = False
 
     @property
     def memory(self) -> str:
@@ -244,9 +246,9 @@ class Planning:
         """The names of all tensors of the graph, of its loops too, and of what is stored beside these."""
         return {*self._names, *self.plan.stored}
 
-    def place(self, tensor: Tensor, layout: Packed, space: str) -> None:
+    def place(self, tensor: Tensor, layout: Packed, space: str, zero_border: bool = False) -> None:
         assert tensor.name not in self.plan.stored, f"{tensor.name} is stored already"
-        self.plan.stored[tensor.name] = Stored(tensor, layout, space)
+        self.plan.stored[tensor.name] = Stored(tensor, layout, space, zero_border=zero_border)
 
     def place_result(self, tensor: Tensor, order: Sequence[int]) -> None:
         """Store what a kernel writes: an output as it is, other results in `order` with their border.
@@ -264,7 +266,12 @@ class Planning:
         if border is not None and self.rules.leave_border(self, tensor, order, self.machine):
             self.borders_left_out.add(tensor.name)
             border = None
-        self.place(tensor, permuted(shape, order, border.widths if border else None), "arena")
+        layout = permuted(shape, order, border.widths if border else None)
+        zero_border = border is not None and border.of_zeros and self._may_keep_border(tensor, layout)
+        self.place(tensor, layout, "arena", zero_border=zero_border)
+
+    def _may_keep_border(self, tensor: Tensor, layout: Packed) -> bool:
+        return layout.size * dtypes.size_bytes(tensor.dtype) <= self.rules.ZERO_BORDER_BYTES
 
     def find_views(self, groups: Sequence[Group]) -> None:
         """Note which groups may turn out to be views; their sources get the borders that readers of views need."""

@@ -17,7 +17,7 @@ from tilewright.compiler.target import target_of
 from tilewright.expr import dtypes
 from tilewright.expr.core import Read, Tensor, static_shape, walk
 from tilewright.expr.ordered import Scatter
-from tilewright.lower.steps import Place, Repeated, Step
+from tilewright.lower.steps import Place, Repeated, Sections, Step
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.runtime.manifest import Manifest, TensorSpec
 from tilewright.runtime.memory import LiveBuffer, align, allocate, plan_arena
@@ -62,6 +62,7 @@ def planned_manifest(plan: Plan, machine: Cpu | Gpu) -> Manifest:
         **interface_of(plan, machine, [tensor.name for tensor in plan.graph.outputs]),
         constants_bytes=placement.constants_bytes,
         arena_bytes=placement.arena_bytes,
+        zeroed_bytes=placement.zeroed_bytes,
         launches=tuple(planned_launches(plan)),
     )
 
@@ -113,7 +114,11 @@ def _moved_bytes(plan: Plan, kernel: Kernel) -> int:
 
 
 class Placement:
-    """Where every stored tensor lives, and how large arena and constants are."""
+    """Where every stored tensor lives, and how large arena and constants are.
+
+    The arena begins with the tensors that have a border of zeros, `zeroed_bytes` in all. Of these only tensors of one
+    layout share memory, so that the border of each stays as it is.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self.places: dict[str, Place] = {}
@@ -122,7 +127,7 @@ class Placement:
         numbers = {tensor.name: i for i, tensor in enumerate(plan.graph.inputs)}
         results = {tensor.name: i for i, tensor in enumerate(plan.graph.outputs)}
         uses = _uses(plan)
-        buffers = []
+        buffers: dict[object, list[LiveBuffer]] = {}
         for name, stored in plan.stored.items():
             if stored.owner or stored.space == "slice":
                 continue
@@ -135,15 +140,31 @@ class Placement:
                 self.places[name] = Place("constant", self.constants_bytes)
                 self.constants_bytes += align(stored.bytes)
             elif name in uses:
-                buffers.append(LiveBuffer(name, stored.bytes, min(uses[name]), max(uses[name])))
-        offsets, self.arena_bytes = plan_arena(buffers)
-        for name, offset in offsets.items():
-            self.places[name] = Place("arena", offset)
+                alike = (stored.layout, stored.bytes) if stored.zero_border else None
+                buffers.setdefault(alike, []).append(LiveBuffer(name, stored.bytes, min(uses[name]), max(uses[name])))
+        rest = buffers.pop(None, [])
+        self.arena_bytes = 0
+        for group in buffers.values():
+            self._place(group)
+        self.zeroed_bytes = self.arena_bytes
+        self._place(rest)
         for name, stored in plan.stored.items():
             if stored.memory in self.places:
                 place = self.places[stored.memory]
                 offset = stored.begin * dtypes.size_bytes(stored.tensor.dtype)
                 self.places[name] = replace(place, index=place.index + offset)
+
+    @property
+    def sections(self) -> Sections:
+        """The sizes of arena and constants."""
+        return Sections(self.arena_bytes, self.constants_bytes, self.zeroed_bytes)
+
+    def _place(self, buffers: Sequence[LiveBuffer]) -> None:
+        """Place buffers behind what the arena has."""
+        offsets, size = plan_arena(buffers)
+        for name, offset in offsets.items():
+            self.places[name] = Place("arena", self.arena_bytes + offset)
+        self.arena_bytes += size
 
     def packed(self, plan: Plan) -> np.ndarray[Any, Any]:
         """The constants in their layouts, one block of bytes."""

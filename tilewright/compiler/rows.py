@@ -125,10 +125,13 @@ def schedule_statements(
 
 
 def fill_borders(planning: Planning, names: Sequence[str]) -> None:
-    """Add kernels that fill the borders of stored results, to run before these are written."""
+    """Add kernels that fill the borders of stored results, to run before these are written.
+
+    A border of zeros needs none (`Stored.zero_border`).
+    """
     for name in names:
         stored = planning.plan.stored.get(name)
-        if stored is None or not any(before or after for before, after in stored.layout.halo):
+        if stored is None or stored.zero_border or not any(before or after for before, after in stored.layout.halo):
             continue
         for number, (loops, index) in enumerate(_border_loops(stored)):
             fill = Statement(stored.tensor, loops, planning.borders[name].value, address=index)

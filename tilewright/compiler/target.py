@@ -48,6 +48,14 @@ class Rules(Protocol):
     def TRANSPOSED_COPIES(self) -> bool:  # noqa: N802
         """Whether a map that writes along another loop than it reads takes two kernels, the second a copy."""
 
+    @property
+    def ZERO_BORDER_BYTES(self) -> int:  # noqa: N802
+        """Bytes of the largest tensor whose border of zeros is never written.
+
+        Such a tensor shares memory with fewer others. Writing the border of a larger one takes a small part of the time
+        in which the tensor is written.
+        """
+
     def leave_border(self, planning: Planning, tensor: Tensor, order: Sequence[int], machine: Any) -> bool:
         """Whether the border of a tensor stored in `order` need not be in memory; adds a decision where it may not."""
 

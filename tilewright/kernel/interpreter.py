@@ -177,6 +177,7 @@ class _Memory:
             )
         self.arena = np.zeros(main.arena_bytes.value.data, np.uint8)
         self.arena_written = np.zeros(len(self.arena), np.bool_)
+        self.arena_written[: main.zeroed_bytes.value.data] = True
         self.output_written: dict[int, Array] = {}
 
     def view(self, op: BufferOp) -> View:

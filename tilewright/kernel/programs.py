@@ -247,19 +247,24 @@ class BlockRankOp(KernelOp):
 class MainOp(KernelOp):
     """The host sequence of a module: buffers, numbers, launches and loops of launches, in order.
 
-    `arena_bytes` and `constants_bytes` are the sizes of the two memories that `tile.buffer` gives views of.
+    `arena_bytes` and `constants_bytes` are the sizes of the two memories that `tile.buffer` gives views of. The first
+    `zeroed_bytes` of the arena are zeros before the first run; later ones find there what the run before left.
     """
 
     name = "tile.main"
     arena_bytes = prop_def(IntegerAttr)
+    zeroed_bytes = prop_def(IntegerAttr)
     constants_bytes = prop_def(IntegerAttr)
     body = region_def("single_block")
     traits = traits_def(Isolated(), NoTerminator())
 
-    def __init__(self, arena_bytes: int, constants_bytes: int, body: Region | None = None) -> None:
+    def __init__(
+        self, arena_bytes: int, constants_bytes: int, zeroed_bytes: int = 0, body: Region | None = None
+    ) -> None:  # fmt: skip
         super().__init__(
             regions=[Region(Block()) if body is None else body],
             arena_bytes=arena_bytes,
+            zeroed_bytes=zeroed_bytes,
             constants_bytes=constants_bytes,
         )
 
@@ -267,6 +272,10 @@ class MainOp(KernelOp):
         if self.arena_bytes.value.data < 0 or self.constants_bytes.value.data < 0:
             raise VerifyException(
                 f"arena of {self.arena_bytes.value.data} bytes, constants of {self.constants_bytes.value.data} bytes"
+            )
+        if not 0 <= self.zeroed_bytes.value.data <= self.arena_bytes.value.data:
+            raise VerifyException(
+                f"zeros in the first {self.zeroed_bytes.value.data} bytes of an arena of {self.arena_bytes.value.data}"
             )
         if self.body.block.args:
             raise VerifyException("tile.main takes no arguments: buffers are tile.buffer")
@@ -277,7 +286,10 @@ class MainOp(KernelOp):
                 raise VerifyException(f"tile.main holds numbers that launches give kernels, not {op.result.type}")
 
     def print(self, printer: Printer) -> None:
-        printer.print_string(f" arena {self.arena_bytes.value.data} constants {self.constants_bytes.value.data}")
+        printer.print_string(f" arena {self.arena_bytes.value.data}")
+        if self.zeroed_bytes.value.data:
+            printer.print_string(f" zeroed {self.zeroed_bytes.value.data}")
+        printer.print_string(f" constants {self.constants_bytes.value.data}")
         if self.attributes:
             printer.print_op_attributes(self.attributes, print_keyword=True)
         printer.print_string(" ")
@@ -287,13 +299,14 @@ class MainOp(KernelOp):
     def parse(cls, parser: Parser) -> MainOp:
         parser.parse_keyword("arena")
         arena_bytes = parser.parse_integer()
+        zeroed_bytes = parser.parse_integer() if parser.parse_optional_keyword("zeroed") else 0
         parser.parse_keyword("constants")
         constants_bytes = parser.parse_integer()
         attributes = parser.parse_optional_attr_dict_with_keyword()
         body = parser.parse_region()
         if not body.blocks:
             body.add_block(Block())
-        main = cls(arena_bytes, constants_bytes, body)
+        main = cls(arena_bytes, constants_bytes, zeroed_bytes, body)
         main.attributes |= attributes.data if attributes else {}
         return main
 

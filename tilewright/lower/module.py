@@ -21,7 +21,7 @@ from tilewright.lower.builder import KernelBuilder, view_type
 from tilewright.lower.nest import lower_nest
 from tilewright.lower.ordered import lower_ordered
 from tilewright.lower.product import lower_product
-from tilewright.lower.steps import Moving, Place, Repeated, Step, anonymous
+from tilewright.lower.steps import Moving, Place, Repeated, Sections, Step, anonymous
 from tilewright.lower.whereabouts import Notes
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.legality import check
@@ -35,8 +35,7 @@ def build_module(
     steps: Sequence[Step | Repeated],
     sizes: Mapping[str, tuple[Tensor, int]],
     places: Mapping[str, Place],
-    arena_bytes: int,
-    constants_bytes: int,
+    sections: Sections,
     target: DictionaryAttr,
     resources: Resources,
     notes: dict[str, tuple[Step, Notes]] | None = None,
@@ -46,7 +45,7 @@ def build_module(
     `sizes` has the elements that tensors take in memory, for those that parts of which move with a loop; `resources`
     what one program may place at each level. `notes` is given what each kernel of a CPU is made of, by its name.
     """
-    main = tile.MainOp(arena_bytes, constants_bytes)
+    main = tile.MainOp(sections.arena_bytes, sections.constants_bytes, sections.zeroed_bytes)
     building = _Building(main, places, sizes, resources, notes)
     building.add(steps, _Scope(main.body.block, {}))
     return ModuleOp([*building.functions, main], {"tile.target": target}), building.launched

@@ -73,6 +73,18 @@ class Repeated:
 
 
 @dataclass(frozen=True)
+class Sections:
+    """Bytes of the two memories that a program has besides inputs and outputs.
+
+    The first `zeroed_bytes` of the arena are zeros before the first call. A call finds there what the call before left.
+    """
+
+    arena_bytes: int
+    constants_bytes: int
+    zeroed_bytes: int = 0
+
+
+@dataclass(frozen=True)
 class Place:
     """Where a tensor lives: ("input" | "output", its number), ("constant" | "arena", its offset in bytes)."""
 

@@ -46,7 +46,7 @@ def run_module(
     from tilewright import emulator
 
     constants = np.zeros(0, np.uint8) if constants is None else constants.reshape(-1).view(np.uint8)
-    memories = _Memories(inputs, outputs, constants, np.zeros(code.arena_bytes, np.uint8))
+    memories = _Memories(inputs, outputs, constants, np.zeros(code.arena_bytes, np.uint8), code.zeroed_bytes)
     if len(constants) != code.constants_bytes:
         raise InvalidArgument(f"{len(constants)} bytes", where="constants", help=f"{code.constants_bytes} bytes")
     module, done = emulator.parse(code.ptx), Emulated()
@@ -93,11 +93,13 @@ def mapped(array: Array, form: TensorMap) -> emulator.TensorMap:
 class _Memories:
     """The four memories of a module; which bytes of outputs and arena no launch has been given yet."""
 
-    def __init__(self, inputs: Sequence[Array], outputs: Sequence[Array], constants: Array, arena: Array) -> None:
+    def __init__(
+        self, inputs: Sequence[Array], outputs: Sequence[Array], constants: Array, arena: Array, zeroed_bytes: int
+    ) -> None:  # fmt: skip
         self.arrays = {"input": [_bytes(array) for array in inputs], "output": [_bytes(array) for array in outputs]}
         self.flat = {"constant": constants, "arena": arena}
         self.fresh = {("output", number): np.ones(array.nbytes, np.bool_) for number, array in enumerate(outputs)}
-        self.fresh["arena", 0] = np.ones(len(arena), np.bool_)
+        self.fresh["arena", 0] = np.arange(len(arena)) >= zeroed_bytes
 
     def argument(self, buffer: Buffer) -> Any:
         from tilewright import emulator

@@ -80,7 +80,9 @@ class Manifest(HostProgram):
     machine: str = optional(string, "")  # the name of its description
 
     def check(self) -> None:
-        """Every launch of a GPU has a kernel, and operands inside the memory of the module."""
+        """Zeros are in the arena. Every launch of a GPU has a kernel, and operands inside the memory of the module."""
+        if self.zeroed_bytes > self.arena_bytes:
+            raise Contradiction("zeroed_bytes", f"is {self.zeroed_bytes}, of an arena of {self.arena_bytes}")
         if self.code == "object":
             return
         kernels = {kernel.name: kernel for kernel in self.kernels}

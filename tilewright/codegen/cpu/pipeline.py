@@ -56,14 +56,14 @@ def generating(program: ModuleOp, threads: int) -> Iterator[Callable[[], ObjectC
     with Workers(partial(_compiled, target), threads) as workers:
         launches, scratch_bytes = _emit(program, target, most, workers.give)
         main = next(op for op in program.body.block.ops if isinstance(op, tile.MainOp))
-        arena_bytes, constants_bytes = _number(main.arena_bytes), _number(main.constants_bytes)
         yield lambda: ObjectCode(
             code=_checked(merged(workers.results()), program),
             target=target,
             launches=tuple(launches),
             scratch_bytes=scratch_bytes,
-            arena_bytes=arena_bytes,
-            constants_bytes=constants_bytes,
+            arena_bytes=_number(main.arena_bytes),
+            zeroed_bytes=_number(main.zeroed_bytes),
+            constants_bytes=_number(main.constants_bytes),
         )
 
 

@@ -101,6 +101,7 @@ def host_program(
     return HostProgram(
         constants_bytes=0 if main is None else int(main.constants_bytes.value.data),
         arena_bytes=0 if main is None else int(main.arena_bytes.value.data),
+        zeroed_bytes=0 if main is None else int(main.zeroed_bytes.value.data),
         launches=launches,
         kernels=tuple(kernels),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field, replace
 from functools import reduce
+from math import copysign
 from typing import Protocol
 
 from tilewright.dataclass import dataclass
@@ -23,6 +24,11 @@ class Border:
 
     widths: tuple[tuple[int, int], ...]
     value: Const
+
+    @property
+    def of_zeros(self) -> bool:
+        """Whether all bytes of the elements are 0, which those of -0.0 are not."""
+        return self.value.value == 0 and copysign(1, self.value.value) > 0
 
 
 @dataclass(frozen=True)

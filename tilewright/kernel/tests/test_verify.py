@@ -58,6 +58,7 @@ CASES = [
     ("%p = tile.program_id -1", "axis -1 of the grid [4, 2]"),
     # tile.main, tile.buffer, tile.launch
     ("tile.main arena -1 constants 0 {}", "arena of -1 bytes, constants of 0 bytes"),
+    ("tile.main arena 64 zeroed 65 constants 0 {}", "zeros in the first 65 bytes of an arena of 64"),
     ("tile.main arena 0 constants 0 {\n^bb0(%a: index):\n}", "tile.main takes no arguments"),
     ("tile.main arena 0 constants 0 { %p = tile.program_id 0 }", "buffers, numbers, launches and loops only, not"),
     ("tile.main arena 0 constants 0 { %c = arith.constant 1 : index }", "numbers that launches give kernels, not"),

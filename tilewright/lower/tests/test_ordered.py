@@ -71,8 +71,8 @@ def planned(build: Callable[[GraphBuilder], Tensor], threads: int = 1) -> tuple[
 def program(plan: Plan) -> ModuleOp:
     placement = Placement(plan)
     return build_module(
-        steps(plan), sizes(plan), placement.places, placement.arena_bytes, placement.constants_bytes,
-        DictionaryAttr({}), program_resources(resolve_cpu("x86-64-v3")),
+        steps(plan), sizes(plan), placement.places, placement.sections, DictionaryAttr({}),
+        program_resources(resolve_cpu("x86-64-v3")),
     )[0]  # fmt: skip
 
 

@@ -107,6 +107,15 @@ class CudaDriver:
         self._enter()
         self._call(self._api.cuMemsetD8Async, address, 0, size, stream)
 
+    def zero(self, address: int, size: int) -> None:
+        stream = self.new_stream()
+        try:
+            with self._relaxed():
+                self._call(self._api.cuMemsetD8Async, address, 0, size, stream)
+                self._call(self._api.cuStreamSynchronize, stream)
+        finally:
+            self.drop_stream(stream)
+
     def forget(self, address: int, size: int) -> None:
         pass  # nobody looks
 

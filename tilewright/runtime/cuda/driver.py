@@ -85,6 +85,9 @@ class Driver(Protocol):
     def upload(self, address: int, host: int, size: int, stream: int) -> None: ...
     def download(self, host: int, address: int, size: int, stream: int) -> None: ...
     def fill(self, address: int, size: int, stream: int) -> None: ...
+    def zero(self, address: int, size: int) -> None:
+        """Write zeros now, whatever the caller records meanwhile."""
+
     def forget(self, address: int, size: int) -> None:
         """What lies there is not needed any more: a device that looks for such mistakes reports who reads it."""
 

@@ -98,6 +98,9 @@ class EmulatedDriver:
         values, fresh = self._view(address, size)
         values[:], fresh[:] = 0, False
 
+    def zero(self, address: int, size: int) -> None:
+        self.fill(address, size, 0)
+
     def load(self, code: bytes) -> emulator.Module:
         from tilewright import emulator
 

@@ -253,13 +253,15 @@ _Placed = tuple[View, bool]  # where an array is, and whether that is on the hos
 
 
 class _Memory:
-    """Memory of the device that is freed with this object."""
+    """Memory of the device that is freed with this object; the first `zeroed_bytes` are zeros."""
 
-    def __init__(self, driver: Driver, size: int) -> None:
+    def __init__(self, driver: Driver, size: int, zeroed_bytes: int = 0) -> None:
         self.bytes = size
         self.address = driver.allocate(size) if size else 0
         if size:
             weakref.finalize(self, _quietly, driver, driver.free, self.address)
+        if zeroed_bytes:
+            driver.zero(self.address, zeroed_bytes)
 
 
 class _Library:
@@ -296,7 +298,7 @@ class _Context:
         self.manifest, self.driver, self.stream = manifest, driver, stream
         self.lock = threading.Lock()
         self.recorded = False  # whether graphs of the caller launch from here
-        self._constants, self._arena = constants, _Memory(driver, manifest.arena_bytes)
+        self._constants, self._arena = constants, _Memory(driver, manifest.arena_bytes, manifest.zeroed_bytes)
         self.slots = [Slot(f"input {spec.name}", spec.bytes) for spec in manifest.inputs]
         self.slots += [Slot(f"output {spec.name}", spec.bytes) for spec in manifest.outputs]
         self._parts: list[tuple[Slot, Slot, int]] = []  # of inputs and outputs: what begins so many bytes into what
@@ -412,8 +414,9 @@ class _Context:
         return waits
 
     def _forget(self, outputs: Sequence[_Placed]) -> None:
-        if self._arena.bytes:
-            self.driver.forget(self._arena.address, self._arena.bytes)
+        kept = self.manifest.zeroed_bytes
+        if self._arena.bytes > kept:
+            self.driver.forget(self._arena.address + kept, self._arena.bytes - kept)
         for slot in self.slots[len(self.slots) - len(outputs) :]:
             if slot.bytes:
                 self.driver.forget(slot.word.value, slot.bytes)

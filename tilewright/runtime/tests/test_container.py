@@ -275,6 +275,7 @@ def test_malformed_members(member: str, content: bytes, message: str, add_artifa
         ),
         ("inputs", [{"name": "x", "dtype": "f32", "shape": [1] * 65}], "65 dimensions"),
         ("arena_bytes", 1 << 70, r"not a whole number from 0 to 2\*\*47 - 1"),
+        ("zeroed_bytes", 1 << 40, "zeroed_bytes is 1099511627776, of an arena of "),
         ("arena_bytes", 1.5, "arena_bytes is 1.5, not a whole number"),
         ("scratch_bytes", True, "scratch_bytes is True, not a whole number"),
         ("triple", 3, "triple is 3, not a text"),

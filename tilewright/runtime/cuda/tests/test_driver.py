@@ -121,8 +121,8 @@ ATTRIBUTES = {
 }  # fmt: skip
 # cuda.h
 NUMBERS = {
-    "CU_TENSOR_MAP_DATA_TYPE_FLOAT16": 6, "CU_TENSOR_MAP_SWIZZLE_64B": 2, "CU_TENSOR_MAP_INTERLEAVE_NONE": 0,
-    "CU_TENSOR_MAP_L2_PROMOTION_L2_128B": 2, "CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE": 0,
+    "CU_STREAM_NON_BLOCKING": 1, "CU_TENSOR_MAP_DATA_TYPE_FLOAT16": 6, "CU_TENSOR_MAP_SWIZZLE_64B": 2,
+    "CU_TENSOR_MAP_INTERLEAVE_NONE": 0, "CU_TENSOR_MAP_L2_PROMOTION_L2_128B": 2, "CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE": 0,
 }  # fmt: skip
 
 
@@ -249,6 +249,25 @@ def test_allocations_are_allowed_while_the_caller_records(monkeypatch: pytest.Mo
     assert [call[:2] for call in api.calls if call[0] != "cuCtxSetCurrent"] == [
         (exchange, "CU_STREAM_CAPTURE_MODE_RELAXED"), ("cuMemAlloc", 64), (exchange, 7),
     ]  # fmt: skip
+
+
+def test_zeros_are_written_while_the_caller_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a stream of their own, which is given back where that fails too."""
+    api = Api()
+    device = opened(monkeypatch, api)
+    api.calls.clear()
+    device.zero(4096, 64)
+    exchange = "cuThreadExchangeStreamCaptureMode"
+    made = [call for call in api.calls if call[0] not in ("cuCtxSetCurrent", "cuStreamCreate")]
+    assert made[:4] == [
+        (exchange, "CU_STREAM_CAPTURE_MODE_RELAXED"), ("cuMemsetD8Async", 4096, 0, 64, 7), ("cuStreamSynchronize", 7),
+        (exchange, 7),
+    ]  # fmt: skip
+    api.fails["cuMemsetD8Async"] = 700
+    api.calls.clear()
+    with pytest.raises(DriverFault):
+        device.zero(4096, 64)
+    assert api.named("cuStreamDestroy") == [[7]]
 
 
 def test_times_come_from_the_function_that_every_driver_has(monkeypatch: pytest.MonkeyPatch) -> None:

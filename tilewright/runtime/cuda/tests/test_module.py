@@ -67,6 +67,17 @@ def test_buffers_of_the_arena_are_apart(recorder: made.Recorder) -> None:
     np.testing.assert_array_equal(DeviceModule(made.artifact(steps), recorder)(X), 3 * X + 0.5)
 
 
+def test_zeros_of_the_arena_stay_from_call_to_call(recorder: made.Recorder) -> None:
+    """The first buffer of the arena is read and never written."""
+    steps = [(made.X, made.place(0), made.place(1)), (made.place(1), made.place(0), made.OUT)]
+    given = made.artifact(steps)
+    with pytest.raises(DeviceError, match="uninitialised"):
+        DeviceModule(given, recorder)(X)
+    module = DeviceModule(replace(given, manifest=replace(given.manifest, zeroed_bytes=256)), recorder)
+    for _ in range(3):
+        np.testing.assert_array_equal(module(X), X)
+
+
 def test_short_modules_are_enqueued(recorder: made.Recorder) -> None:
     module = DeviceModule(made.artifact((*made.CHAIN[:1], (made.place(0), made.OFFSET, made.OUT))), recorder)
     for _ in range(3):
