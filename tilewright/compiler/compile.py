@@ -262,10 +262,17 @@ def _generate(
     made = target_of(machine).codegen.generate(plan, placement, machine, options)
     manifest = Manifest(**interface_of(plan, machine, names_of_outputs), **made.host_program.parts())
     originals = plan.graph.all_constants()
-    constants_of = {
+    held = {
         name: StoredConstant(plan.sources.get(name, name), offset, plan.stored[name].layout)
         for name, offset in placement.offsets.items()
-        if plan.sources.get(name, name) in originals  # not what was computed from them for this machine
+    }
+    parts = plan.computed.parts.items()
+    held |= {
+        f"{each.of}, {name}": each.part(name, part.widths)
+        for each in list(held.values()) for name, part in parts if part.whole == each.of
+    }  # fmt: skip
+    constants_of = {  # not what was computed from them for this machine
+        name: each for name, each in held.items() if each.of in originals
     }
     graph = StoredGraph(serialize.to_json(plan.graph), constants_of)
     stored = StoredPlan(

@@ -9,7 +9,7 @@ from tilewright.compiler import fused, products
 from tilewright.compiler.cpu_rows import add_rows, row_cycles
 from tilewright.compiler.ordered import plan_ordered
 from tilewright.compiler.planning import Planning
-from tilewright.expr.core import Tensor
+from tilewright.expr.core import Compute, Tensor
 from tilewright.expr.graph import Graph, Loop
 from tilewright.graph.groups import Group
 from tilewright.instruction.cpu_products import CpuProducts
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from tilewright.compiler.search import Searched
 
 __all__ = [
-    "ORDERED", "TRANSPOSED_COPIES", "ZERO_BORDER_BYTES", "add_rows", "join_products", "leave_border", "mappings",
-    "plan_ordered", "plan_product", "records", "row_cycles", "schedule_rows", "search_products",
+    "ORDERED", "TRANSPOSED_COPIES", "ZERO_BORDER_BYTES", "add_rows", "combined_cycles", "join_products", "leave_border",
+    "mappings", "plan_ordered", "plan_product", "records", "row_cycles", "schedule_rows", "search_products",
 ]  # fmt: skip
 
 ORDERED = True
@@ -34,6 +34,11 @@ ZERO_BORDER_BYTES = 1 << 20
 def leave_border(planning: Planning, tensor: Tensor, order: Sequence[int], machine: Cpu) -> bool:
     """Never: code for CPUs loads whole vectors, and so needs the zeros of a border in memory."""
     return False
+
+
+def combined_cycles(planning: Planning, node: Compute) -> float | None:
+    """None: each result is stored as its reader takes it, which parts of one result could not be."""
+    return None
 
 
 def records(machine: Cpu) -> Registry:

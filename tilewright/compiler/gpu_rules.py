@@ -7,6 +7,7 @@ from typing import NoReturn
 
 from tilewright.compiler import gpu_fused, gpu_products
 from tilewright.compiler.gpu_borders import leave_border
+from tilewright.compiler.gpu_prices import combined_cycles
 from tilewright.compiler.gpu_rows import add_rows, row_cycles, schedule_rows
 from tilewright.compiler.planning import Planning
 from tilewright.errors import InvalidArgument
@@ -18,8 +19,8 @@ from tilewright.machine.description import Gpu
 from tilewright.options import Options
 
 __all__ = [
-    "ORDERED", "TRANSPOSED_COPIES", "ZERO_BORDER_BYTES", "add_rows", "join_products", "leave_border", "mappings",
-    "plan_ordered", "plan_product", "records", "row_cycles", "schedule_rows", "search_products",
+    "ORDERED", "TRANSPOSED_COPIES", "ZERO_BORDER_BYTES", "add_rows", "combined_cycles", "join_products", "leave_border",
+    "mappings", "plan_ordered", "plan_product", "records", "row_cycles", "schedule_rows", "search_products",
 ]  # fmt: skip
 
 ORDERED = False

@@ -44,8 +44,13 @@ def make_plan(
     options = options or Options()
     _check_disabled(options.disable, machine)
     prepared = prepare(graph, options.disable)
-    price = _price(prepared, machine, threads, options)
-    fitted = run_passes(prepared, fitting(price, target_of(machine).rules.ORDERED), options.disable)
+    pricing = Planning(prepared.graph, prepared, machine, threads, options)
+    pricing.constants = prepared.graph.all_constants()
+    rules = target_of(machine).rules
+    fitted = run_passes(
+        prepared, fitting(_price(pricing), lambda node: rules.combined_cycles(pricing, node), rules.ORDERED),
+        options.disable,
+    )  # fmt: skip
     rewritten = run_passes(fitted, storing(), options.disable)
     planning = Planning(prepared.graph, rewritten, machine, threads, options, choose)
     for tensor in planning.closed.inputs:
@@ -108,10 +113,8 @@ def _check_disabled(names: Sequence[str], machine: Cpu | Gpu) -> None:
             raise InvalidArgument(fact, where="disable", help=known)
 
 
-def _price(prepared: Rewritten, machine: Cpu | Gpu, threads: int, options: Options) -> Price:
+def _price(planning: Planning) -> Price:
     """What a product would cost on the record that it would run on; products that differ in names cost the same."""
-    planning = Planning(prepared.graph, prepared, machine, threads, options)
-    planning.constants = prepared.graph.all_constants()
     known: dict[Any, tuple[float, int] | None] = {}
 
     def price(node: Compute) -> tuple[float, int] | None:

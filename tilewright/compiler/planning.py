@@ -337,6 +337,7 @@ class Planning:
         kept = {name for kernel in plan.kernels for name in kernel.reads}
         kept |= {name for loop in plan.loops for each in loop.moving.values() for name in (each.whole, each.first)}
         held = {plan.sources.get(name, name) for name in kept}
+        held |= {name for name, part in plan.computed.parts.items() if part.whole in held}
         for name, array in plan.graph.all_constants().items():
             if name not in held:
                 self.constants[name] = array

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,17 @@ class StoredConstant(Readable):
     of: str = required(string)
     offset: int = required(size)
     layout: Packed = required(record(Packed))
+
+    def part(self, name: str, widths: Sequence[tuple[int, int]]) -> StoredConstant:
+        """A constant that is stored inside of this one, with so many elements before and after in each dimension."""
+        shape = zip(self.layout.shape, widths, strict=True)
+        halo = zip(self.layout.halo, widths, strict=True)
+        layout = Packed(
+            tuple(extent - before - after for extent, (before, after) in shape),
+            self.layout.digits,
+            tuple((before + own, after + other) for (before, after), (own, other) in halo),
+        )
+        return StoredConstant(name, self.offset, layout)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tilewright.compiler.program import Placement
     from tilewright.compiler.search import Searched
     from tilewright.decision import Decision
-    from tilewright.expr.core import Tensor
+    from tilewright.expr.core import Compute, Tensor
     from tilewright.expr.graph import Graph, Loop
     from tilewright.graph.groups import Group
     from tilewright.instruction.products import Target as ProductTarget
@@ -58,6 +58,11 @@ class Rules(Protocol):
 
     def leave_border(self, planning: Planning, tensor: Tensor, order: Sequence[int], machine: Any) -> bool:
         """Whether the border of a tensor stored in `order` need not be in memory; adds a decision where it may not."""
+
+    def combined_cycles(self, planning: Planning, node: Compute) -> float | None:
+        """Predicted cycles of a kernel of a product, for whether one product takes the place of several that share a
+        factor; None where none does.
+        """
 
     def records(self, machine: Any) -> Registry:
         """The records of intrinsics that a plan may use where the user gives none."""

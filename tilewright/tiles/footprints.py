@@ -267,20 +267,18 @@ class Slices:
         """Whether an expression reads a tensor."""
         return any(read.tensor.name == tensor for read in self.problem.compute(op).reads())
 
-    def matrix(self, op: str, tensor: str, path: Path) -> Number:
-        """Elements of a tensor as an expression takes them in one execution: one for each point of the loops that its
-        indices have, of whole tiles. The elements of a window are there as often as they are taken.
+    def matrices(self, op: str, tensor: str, path: Path) -> list[Number]:
+        """Elements of a tensor as an expression takes them in one execution, for each of its reads or its result: one
+        for each point of the loops that the indices have, of whole tiles. The elements of a window are there as often
+        as they are taken.
         """
-        compute = self.problem.compute(op)
-        names = {
-            self.problem.names[op, axis.name]
-            for read in (*compute.reads(), Read(compute.output, compute.axes))
-            if read.tensor.name == tensor
-            for index in read.indices
-            for axis in walk_expr(index)
-            if isinstance(axis, Axis)
-        }
-        return prod(self._covered(op, name, path) for name in names)
+        compute, found = self.problem.compute(op), []
+        for read in dict.fromkeys((*compute.reads(), Read(compute.output, compute.axes))):
+            if read.tensor.name == tensor:
+                axes = (axis for index in read.indices for axis in walk_expr(index) if isinstance(axis, Axis))
+                names = {self.problem.names[op, axis.name] for axis in axes}
+                found.append(prod(self._covered(op, name, path) for name in names))
+        return found
 
     def _sizes(self, path: Path, touched: Mapping[str, Sequence[Side]]) -> dict[str, Number]:
         """Elements in the bounding boxes of what expressions reach."""

@@ -8,7 +8,7 @@ compiler decide: only what is placed has to fit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 
 from tilewright.dataclass import dataclass
@@ -59,20 +59,34 @@ def stages(tree: TileTree, problem: Problem, resources: Resources, factors: Fact
             if node.level not in by_level:
                 outside = resources.levels[: resources.level(node.level)]
                 by_level[node.level] = Slices(Accesses(tree, problem), factors, [level.name for level in outside])
-            elements = _staged_elements(by_level[node.level], node.tensor, path)
+            elements = _staged_elements(tree, by_level[node.level], node.tensor, path)
             held = node.slots * elements * _element_bytes(problem, node.tensor)
             found.append(Placed(path, node.tensor, node.level, held, node.slots))
     return found
 
 
-def _staged_elements(slices: Slices, tensor: str, path: Path) -> Number:
+def _staged_elements(tree: TileTree, slices: Slices, tensor: str, path: Path) -> Number:
     """Elements of one slot of a stage at this path."""
     takers = [
         op for op, (place, leaf) in slices.places.items()
         if leaf.kernel is not None and place[: len(path)] == path and op != tensor
     ]  # fmt: skip
-    matrices = [slices.matrix(op, tensor, path) for op in takers if slices.takes(op, tensor)]
-    return max(matrices) if matrices else slices.touched_of(tensor, path)
+    taken = [slices.matrices(op, tensor, path) for op in takers if slices.takes(op, tensor)]
+    if not taken:
+        return slices.touched_of(tensor, path)
+    return max(_of_stage(tree, tensor, path, each) for each in taken)
+
+
+def _of_stage(tree: TileTree, tensor: str, path: Path, reads: Sequence[Number]) -> Number:
+    """Elements of one stage of a tensor that an expression reads so often: of one read where each has a stage.
+
+    The outermost stage is that of the first read.
+    """
+    around = [node for _, node in ancestors(tree, path) if isinstance(node, Stage) and node.tensor == tensor]
+    inside = [node for _, node in walk(node_at(tree, path)) if isinstance(node, Stage) and node.tensor == tensor]
+    if len(around) + len(inside) < len(reads):
+        return sum(reads)
+    return reads[min(len(around), len(reads) - 1)]
 
 
 def values(tree: TileTree, problem: Problem, resources: Resources) -> list[Placed]:
@@ -116,7 +130,8 @@ def _of_block(tree: TileTree, problem: Problem) -> Iterator[Placed]:
     for path, leaf in leaves(tree):
         size, around = _element_bytes(problem, leaf.op), node_at(tree, path[:-1])
         if leaf.kernel is not None:
-            sums[leaf.op] = slices.matrix(leaf.op, leaf.op, path) * max(WORD_BYTES, size)
+            (elements,) = slices.matrices(leaf.op, leaf.op, path)
+            sums[leaf.op] = elements * max(WORD_BYTES, size)
         elif isinstance(around, Tile) and around.binding is Binding.SP:
             yield Placed(path, leaf.op, REGISTERS, around.trips * size)
     if sums:

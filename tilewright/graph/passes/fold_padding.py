@@ -62,7 +62,8 @@ class FoldPadding:
             chosen = f"a border of {read.tensor.name}, {_words(border)}"
             decisions.append(Decision(f"padding {pad.name}", chosen, "all its readers find the border in memory"))
         kept = (*copies.values(), *(node for node in nodes.values() if node.name not in folded))
-        return Rewritten(replace(state.graph, nodes=kept), borders, (*state.decisions, *decisions))
+        graph = replace(state.graph, nodes=kept)
+        return replace(state, graph=graph, borders=borders, decisions=(*state.decisions, *decisions))
 
 
 def _copied(read: Read, copies: dict[str, Compute], taken: set[str]) -> Read:

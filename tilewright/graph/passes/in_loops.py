@@ -55,4 +55,6 @@ def _with_new_names(state: Rewritten, known: set[str], taken: set[str]) -> Rewri
     constants = {names.get(name, name): array for name, array in graph.constants.items()}
     outputs = tuple(map(tensor, graph.outputs))
     borders = {names.get(name, name): border for name, border in state.borders.items()}
-    return replace(state, graph=replace(graph, nodes=nodes, constants=constants, outputs=outputs), borders=borders)
+    parts = {name: replace(part, whole=names.get(part.whole, part.whole)) for name, part in state.parts.items()}
+    renamed = replace(graph, nodes=nodes, constants=constants, outputs=outputs)
+    return replace(state, graph=renamed, borders=borders, parts=parts)

@@ -32,12 +32,24 @@ class Border:
 
 
 @dataclass(frozen=True)
+class Part:
+    """A constant as part of another, `whole`: so many elements of it lie before and after in each dimension."""
+
+    whole: str
+    widths: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
 class Rewritten:
-    """A graph between two passes. A tensor with a border may be read outside its shape, as far as the border goes."""
+    """A graph between two passes. A tensor with a border may be read outside its shape, as far as the border goes.
+
+    `parts` says which constants of the graph before are parts of constants of this one.
+    """
 
     graph: Graph
     borders: Mapping[str, Border] = field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()
+    parts: Mapping[str, Part] = field(default_factory=dict)
 
     def explicit(self) -> Graph:
         """The graph with every border as a node, ``X.bordered``, for those reads that may reach into it."""

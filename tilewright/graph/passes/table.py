@@ -12,6 +12,7 @@ from tilewright.errors import InvalidArgument
 from tilewright.expr.core import Compute
 from tilewright.expr.graph import Graph
 from tilewright.graph.passes.carry_splits import CarrySplits
+from tilewright.graph.passes.combine_products import CombineProducts, Cycles
 from tilewright.graph.passes.empty_loops import RemoveEmptyLoops
 from tilewright.graph.passes.fold_constant_parts import FoldConstantParts
 from tilewright.graph.passes.fold_constants import FoldConstants
@@ -51,12 +52,13 @@ def simplifying(is_product: Callable[[Compute], bool]) -> tuple[GraphPass, ...]:
     )
 
 
-def fitting(price: Price, ordered: bool = True) -> tuple[GraphPass, ...]:
+def fitting(price: Price, cycles: Cycles, ordered: bool = True) -> tuple[GraphPass, ...]:
     """What depends on the machine.
 
-    `price` tells how level 3 would run a product, `ordered` whether there are kernels for ordered accumulations.
+    `price` tells how level 3 would run a product, `cycles` how long a kernel of it takes where products may be
+    combined, `ordered` whether there are kernels for ordered accumulations.
     """
-    return (OffsetFactors(price), OrderedAsReductions(not ordered))
+    return (CombineProducts(cycles), OffsetFactors(price), OrderedAsReductions(not ordered))
 
 
 def storing() -> tuple[GraphPass, ...]:
@@ -70,7 +72,7 @@ REQUIRED = frozenset({RemoveEmptyLoops.name, SeparateOutputs.name, OrderedAsRedu
 NAMES = tuple(
     dict.fromkeys(
         each.name
-        for each in (*simplifying(lambda _: False), *fitting(lambda _: None), *storing())
+        for each in (*simplifying(lambda _: False), *fitting(lambda _: None, lambda _: None), *storing())
         if each.name not in REQUIRED
     )
 )
@@ -94,10 +96,14 @@ def _applied(each: GraphPass, state: Rewritten) -> Rewritten:
 
 
 def run_pass(
-    graph: Graph, name: str, is_product: Callable[[Compute], bool], price: Price = lambda _: None
+    graph: Graph,
+    name: str,
+    is_product: Callable[[Compute], bool],
+    price: Price = lambda _: None,
+    cycles: Cycles = lambda _: None,
 ) -> Rewritten:
     """Run one pass alone."""
-    for each in (*simplifying(is_product), *fitting(price, False), *storing()):
+    for each in (*simplifying(is_product), *fitting(price, cycles, False), *storing()):
         if each.name == name:
             return _applied(each, Rewritten(graph))
     raise InvalidArgument(f"no graph pass {name!r}", help=f"one of {', '.join((*NAMES, *sorted(REQUIRED)))}")

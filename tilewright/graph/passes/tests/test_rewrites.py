@@ -43,7 +43,7 @@ def array(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
 
 
 def test_every_pass_is_in_the_table_once_by_name() -> None:
-    names = [each.name for each in (*simplifying(is_product), *fitting(lambda _: None), *storing())]
+    names = [each.name for each in (*simplifying(is_product), *fitting(lambda _: None, lambda _: None), *storing())]
     assert set(names) == set(NAMES) | REQUIRED
     assert [name for name in names if names.count(name) > 1] == ["remove-dead"] * 2
 
