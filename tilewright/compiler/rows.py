@@ -16,7 +16,7 @@ from tilewright.expr.ordered import Ordered
 from tilewright.expr.rewrite import copy_of, substitute
 from tilewright.graph.groups import Group
 from tilewright.instruction.products import decide_lanes, walked_dimension
-from tilewright.layouts import Packed, row_major
+from tilewright.layouts import Packed, permuted, row_major
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.operator.flatten import address, flatten, guarded, storage_loops
 from tilewright.operator.loop_partition import SMALLEST_POINTS
@@ -43,7 +43,29 @@ def plan_rows(planning: Planning, group: Group) -> None:
         if node.name in group.stored:
             planning.place_result(node.output, order_of_result(planning, group, node))
     fill_borders(planning, group.stored)
+    for node in group.nodes:
+        if node.name in group.stored:
+            place_constants(planning, group, _innermost(planning, node))
     write_rows(planning, group)
+
+
+def _innermost(planning: Planning, node: Compute) -> Axis | None:
+    """The loop along which neighbours of a stored result lie; None for one element."""
+    axes = [node.axes[dim] for dim in _by_strides(planning.plan.stored[node.name])]
+    return next((axis for axis in reversed(axes) if axis.extent != 1), None)
+
+
+def place_constants(planning: Planning, group: Group, along: Axis | None) -> None:
+    """Store the constants that a group reads along a loop, that of its vectors, with neighbours along this loop.
+
+    Constants that are stored already stay as they are.
+    """
+    for read in (read for node in group.nodes for read in node.reads()):
+        dims = [dim for dim, index in enumerate(read.indices) if index == along]
+        free = read.tensor.name in planning.constants and read.tensor.name not in planning.plan.stored
+        if free and len(dims) == 1:
+            order = [*(dim for dim in range(read.tensor.rank) if dim not in dims), *dims]
+            planning.place(read.tensor, permuted(static_shape(read.tensor.shape), order), "constant")
 
 
 def _is_gathered(planning: Planning, group: Group) -> bool:
