@@ -8,6 +8,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,11 @@ import pytest
 from tests import cases
 from tests.cases import pytest_collection_modifyitems  # noqa: F401
 from tests.kernel_report import KernelReport, install
+
+# Bytecode is kept, also where the environment says otherwise: each process that runs tests, and each one that a test
+# starts, would compile every module again, and rewrite the assertions of every test.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 _REPORT = pytest.StashKey[KernelReport]()
 _WATCHED = pytest.StashKey[bool]()

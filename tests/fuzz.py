@@ -334,8 +334,7 @@ WORDS = """
 
 def try_command(rng: Random) -> None:
     """Type a random command line in a folder with files of every kind."""
-    from typer.testing import CliRunner
-
+    from tests.command_line import CliRunner
     from tilewright.cli.main import app
 
     first = rng.choice(["compile", "run", "explain", "machines", "opt", "cache", "compile", "run"])

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
+from tests.command_line import CliRunner
 from tilewright.cli.main import app
 from tilewright.machine import Cpu
 from tilewright.runtime import calibrate

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
-from typer.testing import CliRunner
 
 import tilewright
+from tests.command_line import CliRunner
 from tilewright import files
 from tilewright.errors import CompileError, InvalidArgument, InvalidFile
 from tilewright.options import Options

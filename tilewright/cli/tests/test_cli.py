@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
+from tests.command_line import CliRunner
 from tilewright.cli.arguments import shapes_of
 from tilewright.cli.main import COMMANDS, app
 from tilewright.cli.run import difference

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
+from tests.command_line import CliRunner
 from tilewright.cli.main import app
 from tilewright.emulator.tests.harness import STORED, kernel
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
+from tests.command_line import CliRunner
 from tilewright.cli.main import app
 
 CHAIN = ("--expr", "C[m,l] += A[m,k]*B[k,l]; E[m,n] += C[m,l]*D[l,n]")

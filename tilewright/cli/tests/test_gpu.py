@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
+from tests.command_line import CliRunner
 from tilewright.cli.main import app
 from tilewright.runtime import calibrate
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from typer.main import get_command
-from typer.testing import CliRunner
 
+from tests.command_line import CliRunner
 from tilewright.cli import arguments
 from tilewright.cli.main import COMMANDS, GROUPS, app
 from tilewright.cli.sample import perceptron

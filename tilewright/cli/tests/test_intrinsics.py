@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
+from tests.command_line import CliRunner
 from tilewright.cli.main import app
 from tilewright.intrinsics.files import load_records
 from tilewright.intrinsics.registry import standard

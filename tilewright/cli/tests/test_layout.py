@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
+from tests.command_line import CliRunner
 from tilewright.cli.main import app
 
 MMA = "#mma<v=2, W=[1,1], instr=[16,8]>"

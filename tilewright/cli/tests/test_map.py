@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
+from tests.command_line import CliRunner
 from tilewright.cli.main import app
 
 C2D = ("--expr", "Y[n,k,p,q] += X[n,c,p+r,q+s]*W[k,c,r,s]")

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
+from tests.command_line import CliRunner
 from tilewright.cli.main import app
 
 DATA = Path(__file__).parents[2] / "instruction/mma/tests/data/iree_3_6_matmul_configs.csv"

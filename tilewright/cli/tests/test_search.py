@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
+from tests.command_line import CliRunner
 from tilewright.cli.main import app
 
 CHAIN = ("--workload", "attention", "--shape", "G10", "--machine", "edge")

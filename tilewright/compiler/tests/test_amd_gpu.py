@@ -7,10 +7,10 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 from xdsl.dialects.builtin import ModuleOp
 
 import tilewright
+from tests.command_line import CliRunner
 from tilewright.cli.main import app
 from tilewright.codegen.amdgpu.pipeline import generate
 from tilewright.compiler import gpu

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
+from tests.command_line import CliRunner
 from tilewright.cli.main import app
 from tilewright.emulator import Result, load_compiled, parse, run
 from tilewright.errors import CompileError, InvalidArgument

@@ -6,8 +6,8 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
+from tests.command_line import CliRunner
 from tilewright.cli.main import app
 from tilewright.expr.text import parse_graph
 from tilewright.report.tile_trees import TreePicture, svg

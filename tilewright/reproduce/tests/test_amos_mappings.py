@@ -6,8 +6,8 @@ import json
 from dataclasses import replace
 
 import pytest
-from typer.testing import CliRunner
 
+from tests.command_line import CliRunner
 from tilewright.errors import InvalidArgument
 from tilewright.instruction.model import mapping_seconds
 from tilewright.intrinsics.registry import standard

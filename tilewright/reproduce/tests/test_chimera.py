@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
+from tests.command_line import CliRunner
 from tilewright.cli.main import app
 from tilewright.errors import InvalidArgument, InvalidFile
 from tilewright.graph.chain.hierarchy import hierarchy_of

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
+from tests.command_line import CliRunner
 from tilewright.cli.console import show_json
 from tilewright.errors import InvalidArgument, InvalidFile
 from tilewright.reproduce.amos import cpu, ranking
