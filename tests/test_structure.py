@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -100,9 +100,9 @@ def modules() -> list[Path]:
     return [path for path in sorted(PACKAGE.rglob("*.py")) if "tests" not in path.relative_to(PACKAGE).parts]
 
 
-def imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Line and full name of everything that a module imports, wherever the statement stands."""
-    for node in ast.walk(tree):
+def imported(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
+    """Line and full name of everything that is imported, wherever the statement stands."""
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -111,15 +111,36 @@ def imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 @lru_cache(maxsize=1)
-def parsed(source: str) -> ast.Module:
+def nodes_of(source: str) -> list[ast.AST]:
     """The syntax of a module; the rules that it is held against, one after the other, share it."""
-    return ast.parse(source)
+    return list(ast.walk(ast.parse(source)))
+
+
+@lru_cache(maxsize=1)
+def words_of(source: str) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
+    """Texts of a module, without docstrings, and its identifiers, each with its line."""
+    texts, identifiers, docstrings = [], [], set()
+    for node in nodes_of(source):  # from the outside to the inside: a docstring comes after what it describes
+        kind = type(node)
+        if kind in (ast.Module, ast.ClassDef, ast.FunctionDef) and node.body and isinstance(node.body[0], ast.Expr):
+            docstrings.add(id(node.body[0].value))
+        if kind is ast.Constant and isinstance(node.value, str) and id(node) not in docstrings:
+            texts.append((node.lineno, node.value))
+        elif kind in _NAMED:
+            identifiers.append((node.lineno, getattr(node, _NAMED[kind])))
+    return texts, identifiers
+
+
+_NAMED = {
+    ast.Name: "id", ast.Attribute: "attr", ast.arg: "arg", ast.FunctionDef: "name", ast.ClassDef: "name",
+    ast.alias: "name",
+}  # fmt: skip
 
 
 def violations(importer: str, source: str) -> list[str]:
     """What the imports of a module of the package `importer` break."""
     found = []
-    for line, name in imported(parsed(source)):
+    for line, name in imported(nodes_of(source)):
         package, _, rest = name.partition(".")
         if package != "tilewright":
             if importer not in THIRD_PARTY.get(package, {importer}):
@@ -149,7 +170,7 @@ def test_passes_import_no_passes_of_other_targets(folder: str) -> None:
     paths = [path for path in (PACKAGE / "kernel" / "passes" / folder).rglob("*.py") if "tests" not in path.parts]
     assert len(paths) > 1
     for path in paths:
-        parts = [name.split(".") for _, name in imported(ast.parse(path.read_text()))]
+        parts = [name.split(".") for _, name in imported(nodes_of(path.read_text()))]
         used = {part[3] for part in parts if part[:3] == ["tilewright", "kernel", "passes"]}
         assert used <= legal, path
 
@@ -214,24 +235,8 @@ def target_names(source: str, names: re.Pattern[str] = TARGET_NAMES) -> list[str
     """Names of targets among the identifiers and texts of a module; comments and docstrings may give examples."""
     if not names.search(source):
         return []
-    tree = parsed(source)
-    owners = (ast.Module, ast.ClassDef, ast.FunctionDef)
-    docstrings = {
-        id(node.body[0].value)
-        for node in ast.walk(tree)
-        if isinstance(node, owners) and node.body and isinstance(node.body[0], ast.Expr)
-    }
-    found = []
-    for node in ast.walk(tree):
-        words: list[str] = []
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
-            words = [node.value]
-        elif isinstance(node, ast.Name | ast.Attribute | ast.arg | ast.FunctionDef | ast.ClassDef | ast.alias):
-            words = [
-                getattr(node, "id", None) or getattr(node, "attr", None) or getattr(node, "arg", None) or node.name
-            ]
-        found += [f"line {node.lineno}: {word[:80]!r}" for word in words if names.search(word)]
-    return found
+    texts, identifiers = words_of(source)
+    return [f"line {line}: {word[:80]!r}" for line, word in (*texts, *identifiers) if names.search(word)]
 
 
 def test_shared_code_names_no_target() -> None:
@@ -252,16 +257,8 @@ READS_RECORDS = ("graph", "operator", "instruction", "kernel", "lower", "codegen
 
 def intrinsic_names(source: str) -> list[str]:
     """Texts of a module, without docstrings, that hold names of intrinsics."""
-    tree = parsed(source)
-    owners = (ast.Module, ast.ClassDef, ast.FunctionDef)
-    bodies = [node.body[0] for node in ast.walk(tree) if isinstance(node, owners) and node.body]
-    docstrings = {id(each.value) for each in bodies if isinstance(each, ast.Expr)}
-    texts = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    return [
-        f"line {node.lineno}: {node.value[:80]!r}"
-        for node in texts
-        if id(node) not in docstrings and INTRINSIC_NAMES.search(node.value)
-    ]
+    texts, _ = words_of(source)
+    return [f"line {line}: {text[:80]!r}" for line, text in texts if INTRINSIC_NAMES.search(text)]
 
 
 def test_facts_are_read_from_records_not_from_names() -> None:
