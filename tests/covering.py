@@ -25,14 +25,21 @@ FULL = bool(os.environ.get("TILEWRIGHT_FULL"))
 def chosen(cases: Sequence[Row], strength: int = 2) -> list[int]:
     """Positions of some cases, in order, that together have every combination of `strength` values that all cases have.
 
-    Takes the case with the most combinations that are not met yet, the first one among equals. A case has one value per
-    parameter; where it has fewer parameters than `strength`, all of them count together.
+    A case has one value per parameter; where it has fewer parameters than `strength`, all of them count together.
     """
-    left = [_meets(case, strength) for case in cases]
-    missing = set().union(*left) if left else set()
+    return cover([_meets(case, strength) for case in cases])
+
+
+def cover(sets: Sequence[Iterable[Hashable]]) -> list[int]:
+    """Positions of some of the sets, in order, whose union is that of all.
+
+    Takes the set with the most elements that are not met yet, the first one among equals.
+    """
+    left = [frozenset(each) for each in sets]
+    missing = set().union(*left)
     taken: list[int] = []
     while missing:
-        best = max(range(len(cases)), key=lambda number: (len(left[number] & missing), -number))
+        best = max(range(len(left)), key=lambda number: (len(left[number] & missing), -number))
         taken.append(best)
         missing -= left[best]
     return sorted(taken)

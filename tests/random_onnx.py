@@ -247,13 +247,19 @@ def _finding(
     return "\n".join(lines)
 
 
-def run(cases: int, seed: int, progress: Callable[[str], Any] = lambda _: None) -> Tally:
+def run(seeds: Sequence[int], progress: Callable[[str], Any] = lambda _: None) -> Tally:
     tally = Tally()
-    for first in range(seed, seed + cases, TOGETHER):
-        group = [random_case(number, f"g{number}_") for number in range(first, min(first + TOGETHER, seed + cases))]
+    for first in range(0, len(seeds), TOGETHER):
+        group = [random_case(seed, f"g{seed}_") for seed in seeds[first : first + TOGETHER]]
         examine(group, tally)
         progress(f"{tally.cases} cases, {len(tally.findings)} findings")
     return tally
+
+
+def operators_and_types(case: Case) -> set[tuple[str, ...]]:
+    """The operators of a graph, each with the types of its inputs."""
+    types = case.draft.types
+    return {(node.op_type, *(str(types[name][0]) for name in node.input if name)) for node in case.draft.nodes}
 
 
 def report(tally: Tally) -> str:
@@ -271,7 +277,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     began = time.process_time()
     one = options.case is not None
-    tally = run(1 if one else options.cases, options.case if one else options.seed)
+    seeds = [options.case] if one else range(options.seed, options.seed + options.cases)
+    tally = run(seeds)
     sys.stdout.write(f"{report(tally)}\n{time.process_time() - began:.0f} s of processor time\n")
     return 1 if tally.findings else 0
 
