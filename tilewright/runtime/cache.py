@@ -25,6 +25,7 @@ from tilewright.errors import InvalidArgument, InvalidFile
 from tilewright.files import ABANDONED_SECONDS, TEMPORARY, open_regular, reason, remove_abandoned, replace_file
 from tilewright.options import Options
 from tilewright.runtime.archive import Blocks, read_archive, write_archive
+from tilewright.runtime.stored_total import add
 from tilewright.runtime.trust import distrusted, distrusted_entry
 
 _log = logging.getLogger(__name__)
@@ -39,6 +40,7 @@ _OF_THE_SYSTEM = re.compile(r"lost\+found|\..*")  # .nfs0000, .DS_Store, .snapsh
 _MARKER = "CACHEDIR.TAG"  # known to backup programs too: https://bford.info/cachedir/
 _MARK = b"Signature: 8a477f597d28d172789f06886806bc55\n# the compile cache of tilewright: `tilewright cache --clear`\n"
 _REMEDY = "set TILEWRIGHT_CACHE_DIR to a folder that only you can write to"
+_TOTAL = ".total"  # beside them, too: the bytes of all entries, so that a new one need not look at the others
 _KEEP = 0.9  # of the capacity is left after an eviction, so that not every write evicts
 
 
@@ -129,7 +131,11 @@ class Cache:
         except OSError as error:
             _warn_once(self.directory, reason(error))
             return
-        self._evict(spare=path)
+        try:
+            size = os.lstat(path).st_size
+        except OSError:  # another process removed it
+            return
+        add(self.directory / _TOTAL, size, self.capacity_bytes, lambda: self._evict(spare=path))
 
     def drop(self, key: str) -> None:
         """Remove the entry of `key`, which is not what was put."""
@@ -174,19 +180,23 @@ class Cache:
             os.utime(path)
         return blocks
 
-    def _evict(self, spare: Path) -> None:
-        """Remove the entries used longest ago while all are larger than the capacity, and abandoned temporary files."""
+    def _evict(self, spare: Path) -> int:
+        """Remove the entries used longest ago while all are larger than the capacity, and abandoned temporary files.
+
+        Returns the bytes of the entries that are left.
+        """
         self._remove_abandoned()
         entries = [(status.st_mtime_ns, status.st_size, path) for path, status in self._entries()]
         total = sum(size for _, size, _ in entries)
         if total <= self.capacity_bytes:
-            return
+            return total
         for _, size, path in sorted(entries):
             if total <= self.capacity_bytes * _KEEP:
                 break
             if path != str(spare):
                 self._remove(Path(path))
                 total -= size
+        return total
 
     def _entries(self) -> Iterator[tuple[str, os.stat_result]]:
         """Paths of what has the name of an entry and is a file."""

@@ -19,13 +19,14 @@ import time
 import zipfile
 from collections.abc import Callable, Sequence
 from io import BytesIO
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
 
 from tilewright.errors import InvalidArgument
 from tilewright.options import Options
-from tilewright.runtime import archive, trust
+from tilewright.runtime import archive, stored_total, trust
 from tilewright.runtime import cache as cache_module
 from tilewright.runtime.cache import Cache, cache_key
 
@@ -40,6 +41,11 @@ def cache(tmp_path: Path) -> Cache:
 
 def entry(cache: Cache, key: str = KEY) -> Path:
     return cache.directory / key[:2] / f"{key}.zip"
+
+
+def make_due(cache: Cache) -> None:
+    """Make the cache count its entries with the next one, and look for what was abandoned."""
+    (cache.directory / ".total").write_bytes(b"0 bytes, counted at 0\n")
 
 
 def test_put_and_get(cache: Cache) -> None:
@@ -137,18 +143,113 @@ def test_an_entry_larger_than_the_capacity_is_not_kept(tmp_path: Path) -> None:
     assert cache.statistics().entries == 0
 
 
+def many(cache: Cache, count: int) -> int:
+    """Put so many entries; the bytes of all."""
+    for number in range(count):
+        cache.put(cache_key({"number": str(number)}), {"x": bytes(900)})
+    return cache.statistics().bytes
+
+
+def test_a_new_entry_does_not_look_at_the_others(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.put(KEY, BLOCKS)
+    with monkeypatch.context() as patched:
+        patched.setattr(Cache, "_entries", None)
+        patched.setattr(cache_module, "remove_abandoned", None)
+        cache.put(cache_key({"another": ""}), BLOCKS)
+    total = int((cache.directory / ".total").read_text().split()[0])
+    assert total == cache.statistics().bytes
+
+
+def test_the_capacity_holds_whatever_is_counted(tmp_path: Path) -> None:
+    assert 7_500 < many(Cache(tmp_path, 10_000), 50) <= 10_000
+
+
+def test_what_others_bring_is_counted_within_the_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other, cache = Cache(tmp_path / "other", 1 << 20), Cache(tmp_path / "cache", 5_000)
+    cache.put(KEY, BLOCKS)
+    many(other, 10)
+    shutil.copytree(other.directory, cache.directory, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".total"))
+    cache.put(KEY, BLOCKS)
+    assert cache.statistics().bytes > 5_000
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 3601)
+    cache.put(KEY, BLOCKS)
+    assert cache.statistics().bytes <= 5_000
+
+
+@pytest.mark.parametrize("content", [b"", b"9", b"1 bytes, counted at 5", b"-1 bytes, counted at 1\n", b"x" * 5_000])
+def test_a_total_that_cannot_be_read_is_counted_again(content: bytes, tmp_path: Path) -> None:
+    cache = Cache(tmp_path, 5_000)
+    for number in range(20):
+        (tmp_path / ".total").write_bytes(content)
+        cache.put(cache_key({"number": str(number)}), {"x": bytes(900)})
+        assert cache.statistics().bytes <= 5_000
+    many(cache, 2)
+    assert int((tmp_path / ".total").read_text().split()[0]) >= cache.statistics().bytes
+
+
+@pytest.mark.parametrize("obstacle", ["link", "dangling link", "fifo", "folder", "held"])
+def test_the_capacity_holds_without_a_total(obstacle: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link is not followed; a process that does not let go of the total, since it was stopped, stops no other."""
+    monkeypatch.setattr(stored_total, "_PATIENCE_SECONDS", 0.01)
+    cache, total, outside = Cache(tmp_path / "cache", 5_000), tmp_path / "cache" / ".total", tmp_path / "outside"
+    cache.put(KEY, BLOCKS)
+    held = os.open(total, os.O_RDWR)
+    if obstacle == "held":
+        fcntl.flock(held, fcntl.LOCK_EX)
+    else:
+        total.unlink()
+    if obstacle == "link":
+        outside.write_bytes(b"0 bytes, counted at 0\n")
+    if "link" in obstacle:
+        total.symlink_to(outside)
+    elif obstacle == "fifo":
+        os.mkfifo(total)
+    elif obstacle == "folder":
+        total.mkdir()
+    assert many(cache, 10) <= 5_000
+    os.close(held)
+    assert outside.exists() == (obstacle == "link")
+    assert obstacle != "link" or outside.read_bytes() == b"0 bytes, counted at 0\n"
+
+
+def put_together(directory: str, number: int, start: Barrier) -> None:
+    cache = Cache(Path(directory), 1 << 20)
+    start.wait(60)
+    keys = [cache_key({"process": str(number), "number": str(each)}) for each in range(20)]
+    for key in keys:
+        cache.put(key, {"x": bytes(900)})
+
+
+def test_the_total_is_that_of_all_processes(tmp_path: Path) -> None:
+    Cache(tmp_path, 1 << 20).put(KEY, BLOCKS)
+    context = multiprocessing.get_context("fork")
+    start = context.Barrier(4)
+    writers = [context.Process(target=put_together, args=(str(tmp_path), number, start)) for number in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+    found = Cache(tmp_path, 1 << 20).statistics()
+    assert found.entries == 81
+    assert int((tmp_path / ".total").read_text().split()[0]) == found.bytes
+
+
 def test_what_a_killed_writer_leaves_is_removed_by_any_other(cache: Cache) -> None:
     other = cache_key({"another": ""})
     cache.put(KEY, BLOCKS)
     left = entry(cache).parent / f".tilewright-{'0' * 16}-{'0' * 16}.tmp"
     left.write_bytes(b"x")
+    make_due(cache)
     cache.put(other, BLOCKS)
     assert left.exists()  # young: its writer may live on another host
     os.utime(left, (1000, 1000))
     with left.open("rb") as at_work:
         fcntl.flock(at_work, fcntl.LOCK_EX)
+        make_due(cache)
         cache.put(other, BLOCKS)
         assert left.exists()  # its writer lives
+    make_due(cache)
     cache.put(other, BLOCKS)
     assert not left.exists()
 
@@ -160,6 +261,7 @@ def test_temporary_files_of_earlier_versions_are_removed(name: str, age_seconds:
     fill(cache.directory, [name])
     then = time.time() - age_seconds
     os.utime(cache.directory / name, (then, then))
+    make_due(cache)
     cache.put(KEY, BLOCKS)
     assert (cache.directory / name).exists() == (age_seconds == 0)
     cache.clear()
@@ -232,6 +334,7 @@ def test_files_of_others_in_a_cache_survive_eviction_and_clearing(cache: Cache) 
     for subfolder in ("00", "a0"):
         (cache.directory / subfolder).symlink_to(outside)
     (entry(cache).parent / f"{KEY[:2]}{'1' * 62}.zip").symlink_to(outside / f"{'0' * 64}.zip")
+    (cache.directory / ".total").unlink()
     before = contents(cache.directory) | contents(outside)
     small = Cache(cache.directory, 1200)
     for number in range(4):
