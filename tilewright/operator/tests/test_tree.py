@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from itertools import product
 from math import prod
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from xdsl.dialects import arith, scf
-from xdsl.ir import Block, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 
 from tests.covering import some
 from tests.random_graphs import random_graph
@@ -155,6 +157,9 @@ def runs(tree: TileTree, path: Path, extents: dict[str, int], program: dict[str,
 # What the program does ------------------------------------------------------------------------------------------------
 
 
+Known = list[int | None]
+
+
 class Counting:
     """Walks the loops of one program and counts dots, and loads and stores per view, with the elements stored."""
 
@@ -168,42 +173,64 @@ class Counting:
         self.block(func.body.block)
 
     def block(self, block: Block) -> None:
-        for op in block.ops:
-            known = [self.values.get(operand) for operand in op.operands]
-            match op:
-                case scf.ForOp():
-                    low, high, step = (int(value) for value in known[:3])  # type: ignore[arg-type]
-                    for index in range(low, high, step):
-                        self.values[op.body.block.args[0]] = index
-                        self.block(op.body.block)
-                case scf.IfOp():
-                    self.block((op.true_region if self.values.get(op.cond, 1) else op.false_region).block)
-                case arith.ConstantOp() if hasattr(op.value, "value") and isinstance(op.value.value.data, int):
-                    number = op.value.value.data
-                    self.values[op.result] = number & 1 if str(op.result.type) == "i1" else number
-                case tile.ProgramIdOp():
-                    self.values[op.results[0]] = self.program[op.axis.value.data]
-                case arith.MuliOp() | arith.AddiOp() | arith.MinSIOp() if None not in known:
-                    rule: Any = {arith.MuliOp: prod, arith.AddiOp: sum, arith.MinSIOp: min}[type(op)]
-                    self.values[op.results[0]] = rule(known)
-                case arith.SubiOp() if None not in known:
-                    self.values[op.results[0]] = known[0] - known[1]  # type: ignore[operator]
-                case arith.XOrIOp() if str(op.results[0].type) == "i1":
-                    # A condition on numbers counts as true: of two branches for one pass, the first runs.
-                    self.values[op.results[0]] = (1 if known[0] is None else known[0]) ^ 1
-                case tile.CompareOp() if None not in known:
-                    self.values[op.results[0]] = int(known[0] == known[1])
-                case tile.DotOp():
-                    self.dots += 1
-                case tile.LoadOp():
-                    self.loads[op.view] += 1
-                case tile.StoreOp():
-                    self.stores[op.view] += 1
-                    bounds = [self.values[bound] for bound in op.bounds]
-                    extents = tile.shape(op.value)
-                    self.elements[op.view] += prod(map(min, extents, bounds) if bounds else extents)
-                case _:
-                    pass
+        for op, rule in _counted(block):
+            known = [self.values.get(operand) for operand in op._operands]
+            rule(self, op, known)
+
+    def loop(self, op: scf.ForOp, known: Known) -> None:
+        low, high, step = (int(value) for value in known[:3])  # type: ignore[arg-type]
+        for index in range(low, high, step):
+            self.values[op.body.block.args[0]] = index
+            self.block(op.body.block)
+
+    def branch(self, op: scf.IfOp, known: Known) -> None:
+        self.block((op.true_region if self.values.get(op.cond, 1) else op.false_region).block)
+
+    def constant(self, op: arith.ConstantOp, known: Known) -> None:
+        number = getattr(getattr(op.value, "value", None), "data", None)
+        if isinstance(number, int):
+            self.values[op.result] = number & 1 if str(op.result.type) == "i1" else number
+
+    def program_id(self, op: tile.ProgramIdOp, known: Known) -> None:
+        self.values[op.results[0]] = self.program[op.axis.value.data]
+
+    def number(self, op: Operation, known: Known) -> None:
+        if None not in known:
+            self.values[op.results[0]] = ARITHMETIC[type(op)](known)
+
+    def negation(self, op: arith.XOrIOp, known: Known) -> None:
+        """A condition on numbers counts as true: of two branches for one pass, the first runs."""
+        if str(op.results[0].type) == "i1":
+            self.values[op.results[0]] = (1 if known[0] is None else known[0]) ^ 1
+
+    def dot(self, op: tile.DotOp, known: Known) -> None:
+        self.dots += 1
+
+    def load(self, op: tile.LoadOp, known: Known) -> None:
+        self.loads[op.view] += 1
+
+    def store(self, op: tile.StoreOp, known: Known) -> None:
+        self.stores[op.view] += 1
+        bounds = [self.values[bound] for bound in op.bounds]
+        extents = tile.shape(op.value)
+        self.elements[op.view] += prod(map(min, extents, bounds) if bounds else extents)
+
+
+ARITHMETIC: dict[type[Operation], Callable[[Any], int]] = {
+    arith.MuliOp: prod, arith.AddiOp: sum, arith.MinSIOp: min, arith.SubiOp: lambda known: known[0] - known[1],
+    tile.CompareOp: lambda known: int(known[0] == known[1]),
+}  # fmt: skip
+RULES: dict[type[Operation], Callable[[Counting, Any, Known], None]] = {
+    scf.ForOp: Counting.loop, scf.IfOp: Counting.branch, arith.ConstantOp: Counting.constant,
+    tile.ProgramIdOp: Counting.program_id, arith.XOrIOp: Counting.negation, tile.DotOp: Counting.dot,
+    tile.LoadOp: Counting.load, tile.StoreOp: Counting.store, **dict.fromkeys(ARITHMETIC, Counting.number),
+}  # fmt: skip
+
+
+@lru_cache(maxsize=1000)
+def _counted(block: Block) -> list[tuple[Operation, Callable[[Counting, Any, Known], None]]]:
+    """The operations of a block that have a rule, in order."""
+    return [(op, RULES[type(op)]) for op in block.ops if type(op) in RULES]
 
 
 def executions(func: tile.FuncOp) -> list[tuple[tuple[int, ...], Counting]]:
