@@ -119,6 +119,7 @@ def test_one_kernel_attends(
     assert errors[0] <= 2 * errors[1] + 2.0**-22  # where kernels apart happen to be exact, two roundings
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f64"])
 @pytest.mark.parametrize("keys", [200, 700])
 def test_other_types_attend(dtype: str, keys: int) -> None:

@@ -84,6 +84,7 @@ def test_a_damaged_place_of_a_constant_is_the_files_fault(damage: dict[str, obje
         stored_graph(replace(artifact, graph=json.dumps(stored)))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(("a", "b", "total"), [("u8", "i8", "i32"), ("bf16", "bf16", "f32"), ("f32", "f32", "f32")])
 @pytest.mark.parametrize("inner", ["both", "only a", "only b"])
 def test_a_reduction_loop_that_indexes_one_factor(a: str, b: str, total: str, inner: str) -> None:

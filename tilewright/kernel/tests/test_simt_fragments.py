@@ -85,6 +85,7 @@ def unpadded(array: np.ndarray, like: np.ndarray) -> np.ndarray:
     return array.view(like.dtype).reshape(len(like), -1)[:, : like.shape[1]]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("columns", ["", "columns"])
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.name)
 def test_product(record: Intrinsic, columns: str) -> None:

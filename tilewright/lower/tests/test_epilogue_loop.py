@@ -62,6 +62,7 @@ def agree(graph: Graph, inputs: list[Array], tolerance: float, threads: int = 1)
     return artifact.program
 
 
+@pytest.mark.covering(1)
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("epilogue", EPILOGUES)
 @pytest.mark.parametrize(("m", "k", "n"), [(24, 16, 96), (13, 9, 77), (50, 33, 200), (7, 5, 11), (29, 3, 17)])

@@ -39,6 +39,7 @@ def test_exhaustive_is_brute_force(cost: Product) -> None:
     assert outcome.stopped == "finished"
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("number", range(3))
 @pytest.mark.parametrize("cost", PRODUCTS)
 def test_with_time_enough_every_method_is_within_one_percent(cost: Product, number: int) -> None:

@@ -33,8 +33,9 @@ def test_trees_are_read_back(name: str, machine: str) -> None:
         check(kernel.scheduled)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(10))
 def test_trees_of_random_graphs_are_read_back(seed: int, machine: str) -> None:
     for kernel in make_plan(random_graph(seed), resolve(machine), 2).kernels:
         check(kernel.scheduled)

@@ -81,6 +81,7 @@ def test_mma_sync(record: Intrinsic, machine: str) -> None:
 WMMA = [r for r in wmma.INTRINSICS if re.match(r"wmma_\d+x\d+x\d+_(f16|bf16|tf32|f64|s8|u8)_", r.name)]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("orders", [("", "columns "), ("columns ", "")], ids=["row.col", "col.row"])
 @pytest.mark.parametrize("record", WMMA, ids=lambda record: str(record.name))
 def test_wmma(record: Intrinsic, orders: tuple[str, str]) -> None:

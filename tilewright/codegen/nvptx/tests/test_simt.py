@@ -18,6 +18,7 @@ DTYPES = {
 }  # fmt: skip
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("type_", DTYPES)
 @pytest.mark.parametrize(
     ("kind", "lane"), [("xor", "5"), ("up", "3"), ("down", "17"), ("index", "9"), ("index", "40"), ("down", "%t")]
@@ -313,6 +314,7 @@ def _matrix_program(type_: str, count: int, transpose: bool) -> tuple[str, Array
     return kernel(body, f"%a: memref<{n}x{type_}>, %o: memref<{n}x{type_}>, %p: memref<{n}x{type_}>"), np.arange(n)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("machine", ["sm_75", "sm_90a"])
 @pytest.mark.parametrize("count", [1, 2, 4])
 @pytest.mark.parametrize(("type_", "transpose"), [("f16", False), ("f16", True), ("i8", False), ("bf16", True)])

@@ -52,6 +52,7 @@ def agrees(proto: Any, **feeds: Any) -> Graph:
     return graph
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize(("steps", "batch", "hidden"), [(1, 1, 1), (2, 7, 17), (13, 1, 17), (13, 7, 1)])
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])

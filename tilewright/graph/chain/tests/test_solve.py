@@ -138,6 +138,7 @@ CHAINS: Mapping[str, Computes] = {
 }
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("machine", ["x86-64-v4", "sm_80", "edge", "cloud"])
 @pytest.mark.parametrize("name", CHAINS)
 def test_trees_of_all_plans_are_legal(name: str, machine: str) -> None:

@@ -98,6 +98,7 @@ CHANGES = (
 )
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("change", CHANGES)
 def test_the_pass_that_breaks_a_rule_is_named(change: Callable[[ModuleOp], None], seed: int) -> None:

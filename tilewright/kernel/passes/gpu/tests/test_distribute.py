@@ -62,18 +62,21 @@ def count(module: ModuleOp, kind: type) -> int:
     return sum(isinstance(op, kind) for op in operations(kernel.body))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("warps", [1, 2, 4, 8])
 @pytest.mark.parametrize("elements", [1, 7, 256, 1000])
 def test_element_work_with_a_ragged_end(elements: int, warps: int) -> None:
     check(programs.add(elements, 256), [floats(elements), np.zeros(elements, np.float32)], warps)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("warps", [1, 2, 4, 8])
 @pytest.mark.parametrize(("rows", "columns"), [(8, 128), (1, 512), (32, 4), (2, 1)])
 def test_softmax(rows: int, columns: int, warps: int) -> None:
     check(programs.softmax(2, rows, columns), [floats(2 * rows * columns), np.zeros(2 * rows * columns, "f4")], warps)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize(("kind", "dtype"), [("sum", "i32"), ("max", "f32"), ("min", "i8"), ("prod", "i64")])
 @pytest.mark.parametrize("warps", [1, 4])
@@ -101,6 +104,7 @@ def test_sums_of_a_thread_are_made_by_pairs() -> None:
     assert max(depth.values()) == 4 + 5
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("warps", [1, 2, 4])
 @pytest.mark.parametrize(("rows", "columns"), [(32, 32), (64, 8), (1, 128)])
 def test_transposition_through_shared_memory(rows: int, columns: int, warps: int) -> None:
