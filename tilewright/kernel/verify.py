@@ -131,7 +131,7 @@ def verify(module: ModuleOp, where: Callable[[Operation], str] | None = None, ch
         _Checker(where, Checked()).operation(module, set())
         return
     stated: list[object] = [module, *module.attributes.values(), *module.properties.values(), *module.body.ops]
-    parts = [_held(part) for part in module.body.ops]
+    parts = [held(part) for part in module.body.ops]
     unchanged = checked.unchanged(stated, parts)
     if not unchanged or not all(unchanged):
         known = {id(part[0]) for part, same in zip(parts, unchanged, strict=True) if same}
@@ -139,8 +139,11 @@ def verify(module: ModuleOp, where: Callable[[Operation], str] | None = None, ch
         checked.note_valid(stated, parts)
 
 
-def _held(op: Operation) -> list[object]:
-    """All that a program consists of: operations, their operands and types, attributes, properties, and blocks."""
+def held(op: Operation) -> list[object]:
+    """All that a program consists of: operations, their operands and types, attributes, properties, and blocks.
+
+    While these are the same objects, the program has not changed, but for names of values and source lines.
+    """
     found: list[object] = [op, *op.attributes.values(), *op.properties.values()]
     for region in op.regions:
         for block in region.blocks:
@@ -151,7 +154,7 @@ def _held(op: Operation) -> list[object]:
                 found += (child, child._operands)
                 found += [result.type for result in child.results]
                 if child.regions:
-                    found += _held(child)
+                    found += held(child)
                 else:
                     found += child.attributes.values()
                     found += child.properties.values()
