@@ -140,12 +140,11 @@ def _given(files: list[Path], machine: str | None) -> tuple[TileFile, Machine]:
 
 
 def _show(shown: dict[str, Any]) -> None:
-    from tilewright.tiles.summary import rows
+    from tilewright.tiles.summary import rows, units_text
 
     for message in shown["too_large"]:
         print(f"too large: {message}")
-    print(f"{shown['cycles']:,.0f} cycles, bounded by {shown['bottleneck']}; {shown['units']:,} units, "
-          f"{100 * shown['utilisation']:.1f} % of their peak")  # fmt: skip
+    print(f"{shown['cycles']:,.0f} cycles, bounded by {shown['bottleneck']}; {units_text(shown)}")
     print(f"{shown['energy']:.4g} {shown['energy_unit']}\n")
     heads = ("level", "holds", "capacity", "fill", "read", "update", "instances", "slowdown", "energy")
     table({name: "left" if name == "level" else "right" for name in heads}, rows(shown))

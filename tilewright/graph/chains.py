@@ -13,9 +13,10 @@ from tilewright.decision import Decision, Refusal
 from tilewright.errors import CompileError
 from tilewright.expr.core import Compute
 from tilewright.expr.graph import Graph
+from tilewright.expr.intensity import is_compute_intensive
 from tilewright.graph.chain.halo import RECOMPUTE, Halo
 from tilewright.graph.chain.hierarchy import Hierarchy
-from tilewright.graph.chain.loops import NotAChain, chain_of, is_compute_intensive
+from tilewright.graph.chain.loops import NotAChain, chain_of
 from tilewright.graph.chain.solve import Quanta, Solution, solve
 
 MOST_PRODUCTS = 3  #: of a chain that is found in a graph; longer paths are cut

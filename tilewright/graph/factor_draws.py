@@ -16,7 +16,7 @@ import numpy as np
 
 from tilewright.dataclass import dataclass
 from tilewright.search.factors import divisors
-from tilewright.tiles.resources import Resources
+from tilewright.tiles.resources import Resources, Units
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -47,7 +47,8 @@ class OpenLoop:
 class Draws:
     """Draws factors for all open `loops`, in their order: what is `below` comes later.
 
-    `extents` are what the factors of every name make up. Loops whose numbers are in `ones` have the factor 1. `given`
+    `extents` are what the factors of every name make up. Loops whose numbers are in `ones` have the factor 1. `units`
+    are those that run each leaf, none without resources. `given`
     are spatial factors that the tree has already: (leaf, level, factor). `together` are the scopes whose children
     run at the same time: the level of the tile around, and the leaves of every child.
     """
@@ -55,7 +56,7 @@ class Draws:
     loops: tuple[OpenLoop, ...]
     extents: Mapping[str, int]
     ones: Collection[int]
-    leaves: int
+    units: Sequence[Units]
     given: Sequence[tuple[int, str, int]] = ()
     together: Sequence[tuple[int, Sequence[Sequence[int]]]] = ()
     resources: Resources | None = None
@@ -108,28 +109,43 @@ class Draws:
     def _bounds(self, count: int, numbers: Generator) -> dict[tuple[int, str], Array]:
         """How large the product of a level's spatial factors may be, by leaf.
 
-        What runs `together` takes random shares that make up the whole.
+        What runs `together` takes random shares that make up the whole; of units, what runs on the same class.
         """
         if self.resources is None:
             return {}
         names = [level.name for level in self.resources.levels]
-        limits = {name: self.resources.fanout(number) for number, name in enumerate(names[:-1], 1)}
-        fanouts = {name: fanout for name, fanout in limits.items() if fanout is not None}
         bounds = {
-            (leaf, name): np.full(count, fanout) for leaf in range(self.leaves) for name, fanout in fanouts.items()
+            (leaf, name): np.full(count, fanout)
+            for leaf, units in enumerate(self.units)
+            for number, name in enumerate(names[:-1], 1)
+            if (fanout := self._fanout(number, units)) is not None
         }
         for leaf, name, factor in self.given:
             if (leaf, name) in bounds:
                 bounds[leaf, name] //= factor
         for around, parts in self.together:
             own = around if around + 2 == len(names) else around + 1
-            for name in (name for name in names[own:] if name in fanouts):
-                shares = numbers.random((count, len(parts)))
-                shares /= shares.sum(axis=1, keepdims=True)
-                for part, share in zip(parts, shares.T, strict=True):
-                    for leaf in part:
-                        bounds[leaf, name] = np.maximum(1, (bounds[leaf, name] * share).astype(np.int64))
+            for number, name in enumerate(names[own:-1], own + 1):
+                if not any((leaf, name) in bounds for part in parts for leaf in part):
+                    continue
+                wishes = numbers.random((count, len(parts)))
+                of_units = number == len(names) - 1
+                inside = [self.units[leaf] for part in parts for leaf in part]
+                for units in dict.fromkeys(inside) if of_units else (None,):
+                    sharing = [[leaf for leaf in part if units in (None, self.units[leaf])] for part in parts]
+                    shares = wishes * np.array([bool(part) for part in sharing])
+                    shares /= shares.sum(axis=1, keepdims=True)
+                    for part, share in zip(sharing, shares.T, strict=True):
+                        for leaf in part:
+                            if (leaf, name) in bounds:
+                                bounds[leaf, name] = np.maximum(1, (bounds[leaf, name] * share).astype(np.int64))
         return bounds
+
+    def _fanout(self, number: int, units: Units) -> int | None:
+        """What one instance of the level outside level `number` feeds of it; of the innermost one, these units."""
+        assert self.resources is not None
+        last = number == len(self.resources.levels) - 1
+        return self.resources.fanout_of(units) if last else self.resources.fanout(number)
 
     @cached_property
     def _tops(self) -> dict[int, OpenLoop]:

@@ -18,10 +18,11 @@ from tilewright.expr.affine import affine
 from tilewright.expr.core import Apply, Cast, Compute, Const, Expr, Read, Tensor, walk
 from tilewright.expr.dtypes import INDEX, DType
 from tilewright.expr.graph import Graph
+from tilewright.expr.intensity import is_compute_intensive
 from tilewright.expr.names import claim
 from tilewright.expr.rewrite import inline, substitute, transform, with_floats
 from tilewright.expr.serialize import content_digest
-from tilewright.graph.chain.loops import is_compute_intensive, with_own_names
+from tilewright.graph.chain.loops import with_own_names
 from tilewright.graph.chains import find_chains
 from tilewright.graph.groups import Group, form_groups
 from tilewright.graph.passes.inline_maps import reads_own_points

@@ -51,8 +51,7 @@ def totals(found: Iterable[Found], resources: Resources, clock_hz: float) -> dic
             levels[name]["energy"] += runs * level["energy"]
             for kind in MOVED:
                 levels[name][kind] += runs * moved(level, kind)
-    available = resources.units or 1
-    peak = max(cycles, 1e-9) * available * resources.operations_per_cycle
+    peak = sum(max(cycles, 1e-9) * (units.count or 1) * units.operations_per_cycle for units in resources.classes)
     return {
         "cycles": cycles, "seconds": cycles / clock_hz, "energy": energy, "operations": int(operations),
         "utilisation": operations / peak, "levels": levels,

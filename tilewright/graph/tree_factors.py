@@ -77,7 +77,7 @@ class TreeFactors:
         bounds = None
         if self.resources is not None:
             levels = [[level.name, level.capacity_bytes, level.reduce] for level in self.resources.levels]
-            bounds = {"levels": levels, "units": self.resources.units}
+            bounds = {"levels": levels, **self.resources.counts()}
         extents = sorted({(chain.loop, chain.extent) for chain in self._chains})
         return {"tree": print_tree(self.open_tree), "extents": list(map(list, extents)), "resources": bounds,
                 "recompute": self.recompute}  # fmt: skip
@@ -319,6 +319,7 @@ class TreeFactors:
     @cached_property
     def _draws(self) -> Draws:
         places = {path: number for number, (path, _) in enumerate(leaves(self.open_tree))}
+        computes = [self.problem.compute(leaf.op) for _, leaf in leaves(self.open_tree)]
         given = []
         for path, node in walk(self.open_tree):
             if isinstance(node, Tile) and node.binding is Binding.SP:
@@ -333,7 +334,8 @@ class TreeFactors:
                          for number in range(len(node.children))]  # fmt: skip
                 together.append((around or 0, parts))
         loops = tuple(self._open_loops((), self.open_tree, places))
-        return Draws(loops, self._extents, self._ones, len(places), tuple(given), together, self.resources)
+        units = [] if self.resources is None else [self.resources.units_of(each) for each in computes]
+        return Draws(loops, self._extents, self._ones, units, tuple(given), together, self.resources)
 
     def _open_loops(self, path: Path, node: Node, places: Mapping[Path, int]) -> list[OpenLoop]:
         """The open loops below a node in the order in which they are drawn.

@@ -74,8 +74,11 @@ def _drawn(cell: Sequence[str], numbers: Generator) -> str:
 
 def spatial_levels(resources: Resources) -> frozenset[str]:
     """The levels of a machine below one instance of which there are several instances or units."""
-    levels = resources.levels
-    return frozenset(level.name for number, level in enumerate(levels[:-1]) if resources.fanout(number + 1) != 1)
+    outer, last = resources.levels[:-1], len(resources.levels) - 1
+    found = {level.name for number, level in enumerate(outer, 1) if number < last and resources.fanout(number) != 1}
+    if any(resources.fanout_of(units) != 1 for units in resources.classes):
+        found |= {level.name for level in outer[-1:]}
+    return frozenset(found)
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ class TreeSpace:
         bounds = None
         if self.resources is not None:
             levels = [[level.name, level.capacity_bytes, level.reduce] for level in self.resources.levels]
-            bounds = {"levels": levels, "units": self.resources.units}
+            bounds = {"levels": levels, **self.resources.counts()}
         return {"computes": computes, "levels": list(self.levels), "spatial": sorted(self.spatial), "resources": bounds,
                 "recompute": self.recompute, "cells": list(CELLS)}  # fmt: skip
 

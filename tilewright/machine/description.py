@@ -358,9 +358,23 @@ class Compute(Readable):
 
 
 @dataclass(frozen=True, kw_only=True)
+class VectorUnits(Readable):
+    """Units beside the compute units, for all expressions but products; rates and energy are those of `Compute`.
+
+    `fanout` is how many lie below one instance of the level outside the innermost one, along X and Y. Each has an
+    instance of the innermost level as its registers.
+    """
+
+    fanout: tuple[int, int] = required(items(count, count))
+    operations_per_cycle: float = optional(rate, 1.0)
+    operation_energy_macs: float | None = optional(rate)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Accelerator(Machine):
     """An accelerator for analysis only: memory levels from DRAM inward and the compute units at the end.
 
+    With `vector` units, the compute units run matrix operators only (`expr.intensity.is_matrix_operator`).
     `word_bits` holds for levels that do not state their own. `direct_paths` lists pairs of levels that exchange
     words without passing the levels outside them.
     """
@@ -370,15 +384,24 @@ class Accelerator(Machine):
     word_bits: int = required(count)
     levels: tuple[Level, ...] = required(several(record(Level), 1))
     compute: Compute = required(record(Compute))
+    vector: VectorUnits | None = optional(record(VectorUnits))
     direct_paths: tuple[tuple[str, str], ...] = optional(several(items(word, word)), ())
 
     @property
     def units(self) -> int:
-        """Compute units in the whole machine."""
+        """Compute units in the whole machine, without vector units."""
         product = self.compute.fanout[0] * self.compute.fanout[1]
         for level in self.levels:
             product *= level.fanout[0] * level.fanout[1]
         return product
+
+    @property
+    def vector_units(self) -> int:
+        """Vector units in the whole machine."""
+        if self.vector is None:
+            return 0
+        outside = self.instances(self.levels[-2].name) if len(self.levels) > 1 else 1
+        return outside * self.vector.fanout[0] * self.vector.fanout[1]
 
     def instances(self, name: str) -> int:
         """Instances of the level `name` in the whole machine; KeyError if there is no such level."""

@@ -134,7 +134,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     Experiment(
         "tileflow-edge", "tilewright.reproduce.tileflow.edge",
         "dataflows of attention on TileFlow's Edge accelerator, factors searched by the analysis: claims E17 to E20",
-        "1 min", ("layers", "trials"),
+        "1 min", ("layers", "trials", "machine"),
     ),
     Experiment(
         "tileflow-cloud", "tilewright.reproduce.tileflow.cloud",

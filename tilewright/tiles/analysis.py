@@ -22,6 +22,7 @@ from tilewright.tiles.resources import (
     Level,
     Number,
     Resources,
+    Units,
     filling,
     greatest,
     instances,
@@ -70,11 +71,26 @@ class LevelUse:
 
 
 @dataclass(frozen=True)
+class UnitsUse:
+    """What a tree does with the units of one class: how many it uses, and how many of the `possible` operations."""
+
+    units: Units
+    used: Number
+    operations: Number
+    possible: Number
+
+    @property
+    def utilisation(self) -> Number:
+        """The part of the peak of all units of the class."""
+        return self.operations / greatest(self.possible, 1e-9)
+
+
+@dataclass(frozen=True)
 class Analysis:
     """Cycles and energy of a tree, and what each level contributes. Energy is in 16-bit multiply-adds.
 
     `operations` counts evaluations of expressions and multiplications of sums that are rescaled, `busiest` those of the
-    unit that does most, `units` those in use.
+    unit that does most of each expression, `units` the units in use; `classes` has these by class of units.
     `bottleneck` is "compute", or a level with "read" or "write".
     """
 
@@ -87,6 +103,7 @@ class Analysis:
     utilisation: Number
     bottleneck: Any
     levels: tuple[LevelUse, ...]
+    classes: tuple[UnitsUse, ...]
     resources: Resources
     traffic: Traffic
 
@@ -137,11 +154,12 @@ class Analyser:
         tree, problem = self.topology.tree, self.topology.problem
         self._filled = filling(tree, resources)
         self._held = Footprints(tree, problem, dedupe=True, weight=footprint_bytes, tiles=self._filled)
+        self._classes = resources.by_class(self.topology.computes.values())
         self._access_energies = [access_energies(level) for level in resources.levels]
         computes = self.topology.computes
         self._operations = {op: energy_of_operation(compute, resources) for op, compute in computes.items()}
         self._multiplications = {
-            one: energy_of_multiplication(one, resources, computes[one.rescaling.total].output)
+            one: energy_of_multiplication(one, resources, computes[one.rescaling.total])
             for every in self.topology.rescaled.values()
             for one in every
         }
@@ -165,7 +183,10 @@ class Analyser:
         counts = (*points.values(), *again.values())
         operations = sum(every for every, _ in counts)
         placed = {(loop.tile, loop.index): factor for loop, factor in point.factors.items()}
-        units = processing_elements(topology.tree, placed)
+        made = {op: every for op, (every, _) in points.items()}
+        for one, (every, _) in again.items():
+            made[one.rescaling.total] = made[one.rescaling.total] + every
+        classes = tuple(self._units_use(units, ops, placed, made, cycles) for units, ops in self._classes)
         energy = sum(every * self._operations[op] for op, (every, _) in points.items())
         energy += sum(every * self._multiplications[one] for one, (every, _) in again.items())
         operands = operands_of(
@@ -181,20 +202,28 @@ class Analyser:
             self._use(number, placed, traffic, times, largest.get(number, 0), operands, cycles)
             for number in range(len(topology.levels))
         )
-        available = resources.units if resources.units is not None else units
         return Analysis(
             cycles,
             energy + sum(use.energy for use in uses),
             operations,
             energy,
             sum(most for _, most in counts),
-            units,
-            operations / (greatest(cycles, 1e-9) * available * resources.operations_per_cycle),
+            sum(each.used for each in classes),
+            operations / sum(each.possible for each in classes),
             times[()].bottleneck,
             uses,
+            classes,
             resources,
             traffic,
         )
+
+    def _units_use(
+        self, units: Units, ops: frozenset[str], placed: Factors, made: Mapping[str, Number], cycles: Number
+    ) -> UnitsUse:
+        used = processing_elements(self.topology.tree, placed, ops=ops)
+        available = used if units.count is None else units.count
+        possible = greatest(cycles, 1e-9) * available * units.operations_per_cycle
+        return UnitsUse(units, used, sum(made[op] for op in made if op in ops), possible)
 
     def _use(
         self,
@@ -227,10 +256,17 @@ class Analyser:
             read * read_energy + (update + fill) * write_energy,
             source,
             footprint,
-            instances(topology.tree, self.resources, number, placed),
+            self._instances(number, placed),
             slowdown,
             (read + update) / greatest(cycles, 1e-9),
         )
+
+    def _instances(self, number: int, placed: Factors) -> Number:
+        """Instances of a level in use; every unit has one of the innermost level."""
+        tree, resources = self.topology.tree, self.resources
+        if number < len(resources.levels) - 1:
+            return instances(tree, resources, number, placed)
+        return sum(instances(tree, resources, number, placed, ops) for _, ops in self._classes)
 
     def _operand_slowdown(self, level: Level, times: Mapping[Path, Phases]) -> Number:
         slowdown: Number = 1.0

@@ -14,7 +14,7 @@ from typing import Any
 from tilewright.tiles.footprints import Footprints, footprint_bytes
 from tilewright.tiles.placement import REGISTERS, WORD_BYTES, Placed, registers, stages, threads_of, values
 from tilewright.tiles.problem import Problem
-from tilewright.tiles.resources import Factors, Level, Number, Resources, fed, filling, processing_elements, sides
+from tilewright.tiles.resources import Factors, Level, Number, Ops, Resources, fed, filling, processing_elements, sides
 from tilewright.tiles.shared_memory import block_bytes
 from tilewright.tiles.tree import (
     Kind,
@@ -28,6 +28,7 @@ from tilewright.tiles.tree import (
     TileTree,
     ancestors,
     children,
+    leaves,
     node_at,
     walk,
 )
@@ -41,24 +42,26 @@ def excesses(tree: TileTree, problem: Problem, resources: Resources) -> Iterator
     """Everything of which a tree asks for more than the machine has."""
     unknown = list(_levels(tree, resources))
     yield from unknown
-    if resources.units is not None and (needed := processing_elements(tree)) > resources.units:
-        yield (
-            f"the tree keeps {needed} units busy, the machine has {resources.units}",
-            f"bind loops as for until their factors are {-(-needed // resources.units)} times smaller",
-        )
+    for units, own in resources.by_class(problem.computes):
+        needed = processing_elements(tree, ops=own)
+        if units.count is not None and needed > units.count:
+            yield (
+                f"the tree keeps {needed} {units.name} busy, the machine has {units.count}",
+                f"bind loops as for until their factors are {-(-needed // units.count)} times smaller",
+            )
     if unknown:
         return
-    for number, fanout in _fanouts(resources):
-        needed = fed(tree, resources, number)
+    yield from _apart(tree, problem, resources)
+    for number, fanout, inner, ops in _fanouts(resources, problem):
+        needed = fed(tree, resources, number, ops=ops)
         if needed > fanout:
-            feeder, units = resources.levels[number - 1].name, number == len(resources.levels) - 1
-            inner = "units" if units else f"instances of {resources.levels[number].name}"
+            feeder = resources.levels[number - 1].name
             yield (
                 f"one instance of {feeder} feeds {needed} {inner}, the machine has {fanout} there",
                 f"bind loops at {feeder} as for until their factors are {-(-needed // fanout)} times smaller",
             )
-    for number, (width, height) in _arrays(resources, tree):
-        ways = sides(tree, resources, number)
+    for number, (width, height), ops in _arrays(resources, tree, problem):
+        ways = sides(tree, resources, number, ops=ops)
         if not any(x <= width and y <= height for x, y in ways):
             x, y = min(ways, key=lambda way: max(way[0] / width, way[1] / height))
             feeder = resources.levels[number - 1].name
@@ -86,7 +89,9 @@ class Capacities:
     def __init__(self, tree: TileTree, problem: Problem, resources: Resources) -> None:
         self.tree, self.resources = tree, resources
         self._held = _Held(tree, problem, resources)
-        self._arrays = _arrays(resources, tree)
+        self._classes = resources.by_class(problem.computes)
+        self._fanouts = _fanouts(resources, problem)
+        self._arrays = _arrays(resources, tree, problem)
 
     def fit(self, factors: Factors) -> Any:
         """Whether the machine has room for each tree.
@@ -95,12 +100,13 @@ class Capacities:
         """
         tree, resources = self.tree, self.resources
         fits: Any = True
-        if resources.units is not None:
-            fits = fits & (processing_elements(tree, factors) <= resources.units)
-        for number, fanout in _fanouts(resources):
-            fits = fits & (fed(tree, resources, number, factors) <= fanout)
-        for number, (width, height) in self._arrays:
-            ways = [(x <= width) & (y <= height) for x, y in sides(tree, resources, number, factors)]
+        for units, own in self._classes:
+            if units.count is not None:
+                fits = fits & (processing_elements(tree, factors, ops=own) <= units.count)
+        for number, fanout, _, ops in self._fanouts:
+            fits = fits & (fed(tree, resources, number, factors, ops) <= fanout)
+        for number, (width, height), ops in self._arrays:
+            ways = [(x <= width) & (y <= height) for x, y in sides(tree, resources, number, factors, ops)]
             fits = fits & reduce(or_, ways)
         for _, level, held in self._held.at(factors):
             fits = fits & (held <= level.capacity_bytes)
@@ -122,21 +128,57 @@ def _levels(tree: TileTree, resources: Resources) -> Iterator[Excess]:
                 yield f"level {node.level} lies outside {around[-1]}", f"levels from the outside in: {names}"
 
 
-def _fanouts(resources: Resources) -> list[tuple[int, int]]:
-    """The memory levels on the chip, and the units as the innermost one, by number with what one outside them feeds."""
-    found = [(number, resources.fanout(number)) for number in range(1, len(resources.levels))]
-    return [(number, fanout) for number, fanout in found if fanout is not None]
+def _apart(tree: TileTree, problem: Problem, resources: Resources) -> Iterator[Excess]:
+    """Scopes whose children exchange data in registers, on units of several classes, which share no registers."""
+    if resources.vector is None:
+        return
+    outside = resources.levels[-2 if len(resources.levels) > 1 else -1].name
+    for path, node in walk(tree):
+        if not isinstance(node, Scope):
+            continue
+        around = _owner(tree, path)
+        tile = None if around is None else node_at(tree, around)
+        if isinstance(tile, Tile) and (resources.level(tile.level) or 0) >= len(resources.levels) - 2:
+            ops = [leaf.op for _, leaf in leaves(node)]
+            first, *others = [each for _, each in resources.by_class(map(problem.compute, ops)) if each]
+            if others:
+                matrix, vector = (", ".join(op for op in ops if op in each) for each in (first, *others))
+                yield (
+                    f"{matrix} and {vector} exchange data in {resources.levels[-1].name}, but matrix and vector units "
+                    f"have registers of their own",
+                    f"put the {node.kind.value} into a tile outside {outside}, so that they exchange it in {outside}",
+                )
 
 
-def _arrays(resources: Resources, tree: Node) -> list[tuple[int, tuple[int, int]]]:
-    """The arrays that tiles of a tree bind loops to, by the number of the level that lies in them."""
+def _fanouts(resources: Resources, problem: Problem) -> list[tuple[int, int, str, Ops]]:
+    """The memory levels on the chip, and every class of units as the innermost one, by number.
+
+    With what one instance of the level outside feeds, how messages call that, and which expressions run there.
+    """
+    last = len(resources.levels) - 1
+    found: list[tuple[int, int | None, str, Ops]] = [
+        (number, resources.fanout(number), f"instances of {resources.levels[number].name}", None)
+        for number in range(1, last)
+    ]
+    if last:
+        classes = resources.by_class(problem.computes)
+        found += [(last, resources.fanout_of(units), units.name, ops) for units, ops in classes]
+    return [(number, fanout, name, ops) for number, fanout, name, ops in found if fanout is not None]
+
+
+def _arrays(resources: Resources, tree: Node, problem: Problem) -> list[tuple[int, tuple[int, int], Ops]]:
+    """The arrays that tiles of a tree bind loops to: the number of the level in them, and which expressions it runs."""
     bound = {
         resources.level(node.level)
         for _, node in walk(tree)
         if isinstance(node, Tile) and any(hint.name == "along_x" for hint in node.hints)
     }
-    levels = enumerate(resources.levels)
-    return [(number, level.array) for number, level in levels if level.array is not None and number - 1 in bound]
+    last = len(resources.levels) - 1
+    found: list[tuple[int, tuple[int, int] | None, Ops]] = [
+        (number, level.array, None) for number, level in enumerate(resources.levels[:-1])
+    ]
+    found += [(last, units.array, ops) for units, ops in resources.by_class(problem.computes)]
+    return [(number, array, ops) for number, array, ops in found if array is not None and number - 1 in bound]
 
 
 class _Held:

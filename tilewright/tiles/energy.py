@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import sqrt
 
 from tilewright.expr import dtypes
-from tilewright.expr.core import Compute, Tensor
+from tilewright.expr.core import Compute
 from tilewright.tiles.rescaling import Rescaled
 from tilewright.tiles.resources import Level, Resources
 
@@ -68,15 +68,17 @@ def energy_of_operation(compute: Compute, resources: Resources) -> float:
 
     An expression that reads one tensor has both operands of its width, one that reads none of its result's.
     """
-    if resources.operation_energy_macs is not None:
-        return resources.operation_energy_macs
+    stated = resources.units_of(compute).operation_energy_macs
+    if stated is not None:
+        return stated
     bits = [8 * dtypes.size_bytes(read.tensor.dtype) for read in compute.reads()][:2]
     bits = bits or [8 * dtypes.size_bytes(compute.output.dtype)]
     return mac_energy(bits[0], bits[-1])
 
 
-def energy_of_multiplication(one: Rescaled, resources: Resources, total: Tensor) -> float:
+def energy_of_multiplication(one: Rescaled, resources: Resources, total: Compute) -> float:
     """Energy of one multiplication of a rescaled sum: as `energy_of_operation`, of the sum by the running value."""
-    if resources.operation_energy_macs is not None:
-        return resources.operation_energy_macs
-    return mac_energy(8 * dtypes.size_bytes(total.dtype), 8 * dtypes.size_bytes(one.value.dtype))
+    stated = resources.units_of(total).operation_energy_macs
+    if stated is not None:
+        return stated
+    return mac_energy(8 * dtypes.size_bytes(total.output.dtype), 8 * dtypes.size_bytes(one.value.dtype))

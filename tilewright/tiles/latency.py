@@ -153,7 +153,7 @@ class _Phases:
         for one in self.topology.rescaled.get(op, ()):
             _, most = self.boundaries.multiplied(self.point, one)
             busiest, taken = busiest + most, taken + most * factor_words(self.topology, one, level)
-        computed = busiest / self.resources.operations_per_cycle
+        computed = busiest / self.resources.units_of(self.topology.computes[op]).operations_per_cycle
         read, _ = port_cycles(level, taken, 0 * busiest)
         return Phases(greatest(computed, read), computed, _chosen(read > computed, f"{level.name} read", COMPUTE))
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tilewright.intrinsics.registry import Registry, standard
 from tilewright.machine.description import Accelerator, Cache, Cpu, Gpu, Machine
-from tilewright.tiles.resources import Level, Resources, Threads
+from tilewright.tiles.resources import Level, Resources, Threads, Units
 
 BYTE_BITS = 8
 FLOAT_BITS = 32
@@ -15,10 +15,10 @@ FLOAT_BITS = 32
 def resources(machine: Machine) -> Resources:
     """The levels, rates and units of a machine.
 
-    An accelerator has the levels of its file. A CPU has DRAM, its caches and REG, the vector registers of a core; a
-    unit is a 32-bit lane of a multiply-add unit. A GPU has DRAM, SHARED, the memory of a multiprocessor, and REG, its
-    register file; a unit is a 32-bit multiply-add per cycle. Words of CPUs and GPUs are bytes. What a file does not say
-    is unlimited.
+    An accelerator has the levels of its file; vector units have registers like those of the innermost one. A CPU has
+    DRAM, its caches and REG, the vector registers of a core; a unit is a 32-bit lane of a multiply-add unit. A GPU has
+    DRAM, SHARED, the memory of a multiprocessor, and REG, its register file; a unit is a 32-bit multiply-add per cycle.
+    Words of CPUs and GPUs are bytes. What a file does not say is unlimited.
     """
     if isinstance(machine, Accelerator):
         return _accelerator(machine)
@@ -37,7 +37,7 @@ def _accelerator(machine: Accelerator) -> Resources:
             level.capacity_bytes,
             level.reduces,
             level.multicasts,
-            instances=machine.instances(level.name),
+            instances=machine.instances(level.name) + (machine.vector_units if level is machine.levels[-1] else 0),
             array=array,
             word_bits=level.word_bits or machine.word_bits,
             technology=level.technology,
@@ -62,7 +62,16 @@ def _accelerator(machine: Accelerator) -> Resources:
         compute.operations_per_cycle,
         compute.operation_energy_macs,
         compute.latency_cycles or 0.0,
+        vector=_vector(machine),
     )
+
+
+def _vector(machine: Accelerator) -> Units | None:
+    own = machine.vector
+    if own is None:
+        return None
+    rate, energy = own.operations_per_cycle, own.operation_energy_macs
+    return Units("vector units", machine.vector_units, own.fanout, rate, energy)
 
 
 def _cpu(machine: Cpu) -> Resources:

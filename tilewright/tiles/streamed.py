@@ -13,7 +13,7 @@ from math import prod
 
 from tilewright.expr import dtypes
 from tilewright.expr.core import Axis, Compute, Read, Tensor, walk
-from tilewright.tiles.analysis import Analysis, LevelUse, operands_of
+from tilewright.tiles.analysis import Analysis, LevelUse, UnitsUse, operands_of
 from tilewright.tiles.energy import access_energies, energy_of_operation
 from tilewright.tiles.latency import COMPUTE, port_cycles
 from tilewright.tiles.resources import Level, Resources
@@ -46,9 +46,13 @@ def streamed(computes: Sequence[Compute], results: Collection[str], resources: R
     outgoing = {compute.name: compute.output.size for compute in computes if compute.name in results}
 
     operations = sum(points.values())
-    units = resources.units if resources.units is not None else max(1, operations)
-    rate = units * resources.operations_per_cycle
-    cycles, bottleneck = operations / rate, COMPUTE
+    classes = []
+    for units, ops in resources.by_class(computes):
+        made = sum(points[op] for op in ops)
+        count = units.count if units.count is not None else max(1, made)
+        classes.append((units, count, made, count * units.operations_per_cycle))
+    computation = max(made / rate for _, _, made, rate in classes)
+    cycles, bottleneck = computation, COMPUTE
     last = len(resources.levels) - 1
     moved = []
     for number, level in enumerate(resources.levels):
@@ -60,12 +64,14 @@ def streamed(computes: Sequence[Compute], results: Collection[str], resources: R
             if own > cycles:
                 cycles, bottleneck = own, f"{level.name} {kind}"
     cycles = max(cycles, _LEAST_CYCLES)
-    uses = tuple(_use(*each, tensors, cycles, max(operations / rate, _LEAST_CYCLES)) for each in moved)
+    uses = tuple(_use(*each, tensors, cycles, max(computation, _LEAST_CYCLES)) for each in moved)
+    units_uses = tuple(UnitsUse(units, count, made, cycles * rate) for units, count, made, rate in classes)
     operation_energy = sum(points[each.name] * energy_of_operation(each, resources) for each in computes)
     energy = operation_energy + sum(use.energy for use in uses)
     return Analysis(
-        cycles, energy, operations, operation_energy, operations, units, operations / (cycles * rate), bottleneck, uses,
-        resources, Traffic({}, {}, {}),
+        cycles, energy, operations, operation_energy, operations, sum(each.used for each in units_uses),
+        operations / sum(each.possible for each in units_uses), bottleneck, uses, units_uses, resources,
+        Traffic({}, {}, {}),
     )  # fmt: skip
 
 

@@ -21,6 +21,28 @@ def facts(analysis: Analysis, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         "cycles": float(analysis.cycles), "energy": float(analysis.energy), "energy_unit": ENERGY_UNIT,
         "utilisation": float(analysis.utilisation), "operations": int(analysis.operations),
         "units": int(analysis.units), "bottleneck": str(analysis.bottleneck), "levels": levels,
+        **({"classes": _classes(analysis)} if len(analysis.classes) > 1 else {}),
+    }  # fmt: skip
+
+
+def units_text(found: Mapping[str, Any]) -> str:
+    """How many units are in use and which part of their peak they reach, by class where there are several.
+
+    `found` is of `facts`.
+    """
+    classes = found.get("classes", {"units": {"used": found["units"], "utilisation": found["utilisation"]}})
+    used = " and ".join(f"{each['used']:,} {name}" for name, each in classes.items())
+    parts = " and ".join(f"{100 * each['utilisation']:.1f} %" for each in classes.values())
+    return f"{used}, {parts} of their peak"
+
+
+def _classes(analysis: Analysis) -> dict[str, Any]:
+    return {
+        each.units.name: {
+            "used": int(each.used), "of": each.units.count, "operations": int(each.operations),
+            "utilisation": float(each.utilisation),
+        }
+        for each in analysis.classes
     }  # fmt: skip
 
 

@@ -16,7 +16,8 @@ from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError
 from tilewright.expr import dtypes
 from tilewright.expr.affine import Affine, affine
-from tilewright.expr.core import Axis, Compute, Expr, Read, Tensor
+from tilewright.expr.core import Axis, Compute, Read, Tensor
+from tilewright.expr.intensity import is_compute_intensive
 from tilewright.expr.rewrite import inline, substitute
 from tilewright.graph.chain.index import Index, Size
 from tilewright.graph.passes.inline_maps import reads_own_points
@@ -161,14 +162,6 @@ class Chain:
     @cached_property
     def _flops(self) -> list[int]:
         return [2 * prod(index.distinct(self.extents) for index in operator.work) for operator in self.operators]
-
-
-def is_compute_intensive(compute: Compute) -> bool:
-    """Whether blocking creates reuse: a reduction, and two inputs each constant along a spatial loop (spec 1, §1.6)."""
-    if not compute.reduce or compute.ordered is not None:
-        return False
-    constant = {read for read in compute.reads() if any(a.size != 1 and a not in _axes(read) for a in compute.axes)}
-    return len(constant) >= 2
 
 
 def layerwise(computes: Sequence[Compute]) -> int:
@@ -480,15 +473,4 @@ def _windows(access: Access, operator: Operator) -> set[str]:
 
     for index in access.dims:
         visit(index)
-    return found
-
-
-def _axes(read: Read) -> set[Axis]:
-    found: set[Axis] = set()
-    stack: list[Expr] = list(read.indices)
-    while stack:
-        node = stack.pop()
-        if isinstance(node, Axis):
-            found.add(node)
-        stack.extend(node.children())
     return found

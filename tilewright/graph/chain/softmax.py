@@ -17,9 +17,10 @@ from typing import Literal
 
 from tilewright.expr.core import Apply, Axis, Compute, Expr, Read, Tensor, apply
 from tilewright.expr.core import walk as walk_expr
+from tilewright.expr.intensity import is_compute_intensive
 from tilewright.expr.names import unique
 from tilewright.expr.rewrite import inline, substitute, transform
-from tilewright.graph.chain.loops import Chain, Rescaled, is_compute_intensive
+from tilewright.graph.chain.loops import Chain, Rescaled
 from tilewright.tiles.problem import NEW, OLD, Problem, Rescaling
 
 Rewrite = Literal["", "deferred", "online"]  #: of a softmax: none, sums divided at the end, a running maximum too

@@ -16,11 +16,12 @@ from tilewright.dataclass import dataclass
 from tilewright.decision import Cost, Decision, Refusal
 from tilewright.errors import CompileError
 from tilewright.expr.core import Compute
+from tilewright.expr.intensity import is_compute_intensive
 from tilewright.graph.chain.candidates import Candidate, candidates
 from tilewright.graph.chain.halo import RECOMPUTE, Halo
 from tilewright.graph.chain.hierarchy import Hierarchy
 from tilewright.graph.chain.levels import Levels, memory_of, solve_levels
-from tilewright.graph.chain.loops import Chain, NotAChain, chain_of, is_compute_intensive
+from tilewright.graph.chain.loops import Chain, NotAChain, chain_of
 from tilewright.graph.chain.orders import legal_orders
 from tilewright.graph.chain.softmax import Rewrite, deferred, online
 from tilewright.graph.chain.tilings import Memory, Tiling, best_tiling, lower_bound

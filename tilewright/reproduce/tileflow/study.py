@@ -27,8 +27,10 @@ from tilewright.tiles.problem import Problem
 BASELINE: Final = "Layerwise"
 TOLERANCE_PERCENT: Final = 15  # of a published ratio, within which ours counts as the same
 TOLERANCE_POINTS: Final = 5  # of a published percentage
-EXPLAINED: Final = (
-    "All operators run on the same units, factors divide extents, and children of a pipeline share the units of a core"
+SHARED: Final = "All operators run on the same units, which children of a pipeline share, and factors divide extents"
+OWN: Final = (
+    "Products and other operators have units of their own, which work at the same time in a pipeline only, and factors "
+    "divide extents"
 )
 
 
@@ -84,6 +86,10 @@ class Study:
     def energy(self, shape: str, name: str) -> float:
         return float(self.analysis(shape, name).energy)
 
+    def utilisation(self, shape: str, name: str) -> float:
+        """The part of their peak that the units for products reach."""
+        return float(self.analysis(shape, name).classes[0].utilisation)
+
     def accesses(self, level: str) -> Callable[[str, str], float]:
         return lambda shape, name: float(self.level(shape, name, level).accesses)
 
@@ -128,26 +134,43 @@ class Study:
         subject = f"DRAM words of {name} on {self.machine}"
         return points(claim, f"{subject}: {ours:.1f} % less, off by", ours, published, f"{self.why(name)}{note}")
 
+    def bandwidth(self, percent: float) -> str:
+        """What DRAM allows on the first shape where so many of the baseline's words are saved, as a sentence."""
+        shape = next(iter(self.found))
+        outer = self.analysis(shape, BASELINE).levels[0].level
+        if outer.read_words_per_cycle is None:
+            return ""
+        left = (1 - percent / 100) * self.dram_words(shape, BASELINE)
+        cycles = left / outer.read_words_per_cycle
+        return (
+            f" With the {percent:g} % of DRAM words that are published to be saved, {left:,.0f} are left; to read them "
+            f"takes {cycles:,.0f} cycles, {self.cycles(shape, BASELINE) / cycles:.2f} times as fast."
+        )
+
     def why(self, name: str, published: float | None = None, over: str = BASELINE) -> str:
         """What bounds two dataflows on the first shape, and what the published ratio would take."""
         shape = next(iter(self.found))
         parts = [self._bound(shape, each) for each in dict.fromkeys((name, over))]
         implied = ""
         if published is not None:
-            own = self.analysis(shape, name)
-            peak = float(own.resources.units or own.units) * own.resources.operations_per_cycle
-            wanted = 100 * float(own.operations) * published / (self.cycles(shape, over) * peak)
-            implied = f" {published:g} times as fast as ours of {over} would be {wanted:.0f} % of what the units can."
-        return f"On {shape}, {'; '.join(parts)}.{implied} {EXPLAINED}."
+            own = self.analysis(shape, name).classes[0]
+            wanted = 100 * float(own.utilisation) * published * self.cycles(shape, name) / self.cycles(shape, over)
+            implied = f" {published:g} times as fast as ours of {over} would be {wanted:.0f} % of what the "
+            implied += f"{own.units.name} can."
+        several = len(self.analysis(shape, name).classes) > 1
+        return f"On {shape}, {'; '.join(parts)}.{implied} {OWN if several else SHARED}."
 
     def _bound(self, shape: str, name: str) -> str:
         analysis = self.analysis(shape, name)
         outer = analysis.levels[0]
         rate = outer.level.read_words_per_cycle
         words = f"{float(outer.demand_words_per_cycle):.1f}" + (f" of {rate:g} + {rate:g}" if rate else "")
+        spread = " and ".join(
+            f"{int(each.used):,} of {each.units.count:,} {each.units.name}" for each in analysis.classes
+        )
+        done = " and ".join(f"{100 * float(each.utilisation):.1f} %" for each in analysis.classes)
         return (
-            f"{name} spreads over {int(analysis.units):,} of {analysis.resources.units:,} units, does "
-            f"{100 * float(analysis.utilisation):.1f} % of what they can, moves {words} words of DRAM a cycle and is "
+            f"{name} spreads over {spread}, does {done} of what they can, moves {words} words of DRAM a cycle and is "
             f"bound by {analysis.bottleneck}"
         )
 
@@ -158,9 +181,14 @@ class Study:
 
     def _numbers(self, shape: str, name: str) -> tuple[float, ...]:
         one = Study(self.title, self.machine, self.trials, {shape: self.found[shape]})
-        return (self.cycles(shape, name), one.speedup(name), self.dram_words(shape, name),
-                one.less(name, self.dram_words), self.energy(shape, name),
-                float(self.analysis(shape, name).utilisation))  # fmt: skip
+        return (
+            self.cycles(shape, name),
+            one.speedup(name),
+            self.dram_words(shape, name),
+            one.less(name, self.dram_words),
+            self.energy(shape, name),
+            self.utilisation(shape, name),
+        )
 
 
 def study(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tilewright.expr.text import parse_graph
-from tilewright.graph.chain.loops import NotAChain, chain_of, is_compute_intensive, layerwise
+from tilewright.graph.chain.loops import NotAChain, chain_of, layerwise
 from tilewright.graph.chain.orders import all_orders, incomplete, legal_orders, nest_of
 from tilewright.graph.chain.tests.chains import (
     TABLE_3_5,
@@ -77,24 +77,6 @@ def test_three_products_nest_in_pairs() -> None:
     assert nest.loops == ("m", "n")
     assert [each.operators for each in nest.walk()] == [(0, 1, 2), (0, 1), (0,), (2,)]
     assert incomplete(chain, tuple("mlnkp"))  # E would be read before its sum over l
-
-
-@pytest.mark.parametrize(
-    ("text", "intensive"),
-    [
-        ("O[i, j] += A[i, k] * B[k, j]", True),
-        ("O[i] += A[i, k] * B[k]", False),
-        ("O[b, c, i] += A[b, c, i + r] * B[c, r]", False),  # depthwise, multiplier 1
-        ("O[b, g, k, i] += A[b, g, c, i + r] * B[g, k, c, r]", True),
-        ("O[i, j] = A[i, j] + B[i, j]", False),
-        ("O[i] += A[i, k]", False),
-    ],
-)
-def test_what_is_compute_intensive(text: str, intensive: bool) -> None:
-    from tilewright.expr.text import parse_compute
-
-    sizes = {name: 3 for name in "bcgijkr" if name in text.replace("[", " ").replace("]", " ")}
-    assert is_compute_intensive(parse_compute(text, sizes)) is intensive
 
 
 REFUSED = {
