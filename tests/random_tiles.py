@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tilewright.dataclass import dataclass
 from tilewright.expr.text import parse_graph
@@ -114,7 +115,9 @@ def random_case(roll: random.Random, texts: Sequence[str] = PROBLEMS) -> Case:
         if roll.random() < 0.4:
             resources = Resources(tuple(_level(name, roll) for name in levels))
         if resources is None or _holds(tree, problem, resources):
-            return Case(problem, tree, resources, roll.random() < 0.15)
+            compat_evict, paths = roll.random() < 0.15, roll.choice((None, (), (("DRAM", "RF"),)))
+            resources = None if resources is None else replace(resources, direct_paths=paths)
+            return Case(problem, tree, resources, compat_evict)
 
 
 def _holds(tree: TileTree, problem: Problem, resources: Resources | None = None) -> bool:

@@ -109,10 +109,10 @@ class _Phases:
         if self.topology.level(top) == len(self.topology.levels) - 1:
             return inner  # operands of the units: the leaves have them
         moved = self.traffic.moved[top]
-        sources = {name: self.topology.source(top, name) for name in moved}
-        for number in sorted({self.topology.level(top), *sources.values()}):
+        ways = {name: {self.topology.source(top, name), *self.topology.through(top, name)} for name in moved}
+        for number in sorted({self.topology.level(top)}.union(*ways.values())):
             level = self.topology.levels[number]
-            here = {name: one for name, one in moved.items() if sources[name] == number}
+            here = {name: one for name, one in moved.items() if number in ways[name]}
             loads, stores = words(self.topology, level, here, "loads"), words(self.topology, level, here, "stores")
             read, write = port_cycles(level, loads, stores, self.instances(top, number))
             for own, name in ((read, f"{level.name} read"), (write, f"{level.name} write")):

@@ -63,6 +63,7 @@ def _accelerator(machine: Accelerator) -> Resources:
         compute.operation_energy_macs,
         compute.latency_cycles or 0.0,
         vector=_vector(machine),
+        direct_paths=machine.direct_paths,
     )
 
 

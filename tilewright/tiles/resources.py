@@ -92,6 +92,7 @@ class Resources:
     matrix operators (`expr.intensity`) on the former and all others on the latter; it has the registers of both. A step
     of all units takes `compute_latency_cycles` more.
     Where programs of the grid are blocks, they have `threads`; `intrinsics` has the records of their products.
+    `direct_paths` are pairs of levels that exchange words without passing those between (None: all of them do).
     """
 
     levels: tuple[Level, ...]
@@ -102,6 +103,7 @@ class Resources:
     threads: Threads | None = None
     intrinsics: Registry | None = None
     vector: Units | None = None
+    direct_paths: tuple[tuple[str, str], ...] | None = None
 
     @cached_property
     def classes(self) -> tuple[Units, ...]:
@@ -119,6 +121,12 @@ class Resources:
         """The units of every class with the names of the expressions that run on them."""
         running = [(compute.name, self.units_of(compute)) for compute in computes]
         return [(units, frozenset(name for name, own in running if own == units)) for units in self.classes]
+
+    def path_numbers(self) -> list[set[int | None]] | None:
+        """The direct paths by the numbers of their levels."""
+        if self.direct_paths is None:
+            return None
+        return [{self.level(name) for name in path} for path in self.direct_paths]
 
     def counts(self) -> dict[str, int | None]:
         """How many units there are, by class: JSON that differs where legality may."""

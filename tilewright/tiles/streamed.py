@@ -71,7 +71,7 @@ def streamed(computes: Sequence[Compute], results: Collection[str], resources: R
     return Analysis(
         cycles, energy, operations, operation_energy, operations, sum(each.used for each in units_uses),
         operations / sum(each.possible for each in units_uses), bottleneck, uses, units_uses, resources,
-        Traffic({}, {}, {}),
+        Traffic({}, {}, {}, {}),
     )  # fmt: skip
 
 

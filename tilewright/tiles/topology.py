@@ -200,6 +200,7 @@ class Topology:
         self._widths: dict[int, Mapping[str, float]] = {}
         self.problem = problem
         self.levels = resources.levels if resources is not None else levels_of(tree)
+        self.direct_paths = None if resources is None else resources.path_numbers()
         self.tree, self.staged = completed(tree, self.levels)
         self.nodes: dict[Path, Node] = dict(walk(self.tree))
         self._bypasses = any(isinstance(node, Tile) and node.bypass for node in self.nodes.values())
@@ -501,11 +502,19 @@ class Topology:
     def traffic(self, moved: Mapping[Path, Mapping[str, Moved]]) -> Traffic:
         """What has moved, with the levels between which it did."""
         names = [*(level.name for level in self.levels), "units"]
+        through = {(top, name): self.through(top, name) for top in moved for name in self.bypassed(top) & {*moved[top]}}
         return Traffic(
             moved,
             {(top, name): names[self.source(top, name)] for top, tensors in moved.items() for name in tensors},
             {top: names[self.level(top) + 1] for top in moved},
+            {key: tuple(names[level] for level in levels) for key, levels in through.items() if levels},
         )
+
+    def through(self, top: Path, tensor: str) -> range:
+        """The levels that a tensor bypasses at a nest and that its words pass, as no direct path leads past them."""
+        source, target = self.source(top, tensor), self.level(top) + 1
+        direct = self.direct_paths is None or {source, target} in self.direct_paths
+        return range(0) if direct else range(source + 1, target)
 
     # Slices
 

@@ -28,23 +28,36 @@ class Traffic:
     """What moves in a tree, by the path of the outermost tile of each nest (in the completed tree) and by tensor.
 
     `sources` names the level that each (nest, tensor) loads from and stores to, `targets` the level that a nest fills.
+    `through` names the levels between both that its words pass without staying there.
     """
 
     moved: Mapping[Path, Mapping[str, Moved]]
     sources: Mapping[tuple[Path, str], str]
     targets: Mapping[Path, str]
+    through: Mapping[tuple[Path, str], tuple[str, ...]]
 
     def at(self, level: str) -> dict[str, Moved]:
         """What moves between `level` and the levels inside it, by tensor."""
-        return self._chosen(lambda path, name: self.sources[path, name] == level)
+        return self._chosen(lambda path, name: level in (self.sources[path, name], *self._passed(path, name)))
 
     def into(self, level: str) -> dict[str, Moved]:
-        """What moves between `level` and the levels outside it, by tensor."""
-        return self._chosen(lambda path, name: self.targets[path] == level)
+        """What moves between `level` and the levels outside it, by tensor.
+
+        What passes `level` arrives there once for each of its reads.
+        """
+        staying = self._chosen(lambda path, name: self.targets[path] == level)
+        passing = self._chosen(lambda path, name: level in self._passed(path, name))
+        for name, moved in passing.items():
+            arriving = Moved(moved.loads, moved.loads, moved.stores)
+            staying[name] = sum_of([staying[name], arriving]) if name in staying else arriving
+        return staying
 
     def total(self, level: str) -> Moved:
         """What moves between `level` and the levels inside it, all tensors together."""
         return sum_of(list(self.at(level).values()))
+
+    def _passed(self, path: Path, name: str) -> tuple[str, ...]:
+        return self.through.get((path, name), ())
 
     def _chosen(self, wanted: Callable[[Path, str], bool]) -> dict[str, Moved]:
         total: dict[str, Moved] = {}

@@ -224,6 +224,50 @@ def test_a_bypassed_level_is_not_filled() -> None:
     assert held[()] == footprints(parse_tree(text.format("")), subject)[()] - 24
 
 
+@pytest.mark.parametrize("paths", [(), (("DRAM", "RF"), ("L2", "RF")), (("L1", "DRAM"),), None])
+def test_words_pass_a_bypassed_level_where_no_direct_path_leads_past_it(paths: tuple[tuple[str, str], ...]) -> None:
+    """B and C bypass L2: their words go through it once for every time that L1 asks for them, and none stays."""
+    tree = parse_tree("@DRAM for m:2 { @L2 for l:3, k:2 bypass B, C { @L1 for m:4, l:2, k:2 { op C } } }")
+    subject = problem("""
+        input A: f32[8, 4]
+        input B: f32[4, 6]
+        C: f32[m:8, l:6] += A[m, k] * B[k, l] over k:4
+        output C""")
+    levels = tuple(Level(name, read_words_per_cycle=1, write_words_per_cycle=1) for name in ("DRAM", "L2", "L1", "RF"))
+    machine = Resources(levels, direct_paths=paths)
+    found = walk(tree, subject, resources=machine)
+    assert found.at("DRAM")["B"] == Moved(48, 48, 0)
+    assert found.at("DRAM")["C"] == Moved(0, 0, 48)
+    assert found.into("L1")["B"] == Moved(48, 48, 0)
+    passes = paths is not None and ("L1", "DRAM") not in paths
+    expected = {"B": Moved(48, 48, 0), "C": Moved(0, 0, 48)} if passes else {}
+    assert {name: moved for name, moved in found.at("L2").items() if name != "A"} == expected
+    assert {name: moved for name, moved in found.into("L2").items() if name != "A"} == expected
+    use = analyse(tree, subject, machine).levels[1]
+    assert sum(use.read.values()) == found.total("L2").loads == 2 * 4 * 4 * 3 + 48 * passes
+    assert sum(use.update.values()) == found.total("L2").stores == 48 * passes
+    assert sum(use.fill.values()) == 8 * 4 + 48 * passes
+    assert use.footprint_bytes == 4 * 4 * 4
+
+
+def test_levels_on_the_way_limit_what_passes_them() -> None:
+    """A word of B a cycle goes through L2, unless DRAM has a path to L1."""
+    tree = parse_tree("@DRAM for m:2 { @L2 for l:3 bypass B { @L1 for m:4, l:2, k:4 { op C } } }")
+    subject = problem("""
+        input A: f32[8, 4]
+        input B: f32[4, 6]
+        C: f32[m:8, l:6] += A[m, k] * B[k, l] over k:4
+        output C""")
+    levels = (Level("DRAM"), Level("L2", word_bits=32, read_words_per_cycle=0.125), Level("L1"), Level("RF"))
+    direct, through = (
+        analyse(tree, subject, Resources(levels, direct_paths=paths)) for paths in ((("DRAM", "L1"),), ())
+    )
+    assert direct.cycles == 32 / 0.125  # A alone
+    assert through.cycles == (32 + 48) / 0.125
+    assert (direct.bottleneck, through.bottleneck) == ("L2 read", "L2 read")
+    assert direct.energy < through.energy
+
+
 def test_a_tensor_cannot_bypass_the_level_that_it_lies_in() -> None:
     tree = "@DRAM for m:8 { @L1 for l:6 { @RF for k:4 { op C } } }"
     subject = problem("""

@@ -3,13 +3,15 @@
 As in Timeloop, a component of a container exists as often as the names of the container and of those around it say,
 times what its own name says: ``L0[0..1023]`` in single containers are 1024 in the whole machine. A word of any level
 holds an element, of the width of a word of DRAM; every level can add up what several units computed. Rates that are not
-stated are unlimited. Energies are those of Timeloop's built-in model, by the straight line for every size. The format
-has no clock: cycles count.
+stated are unlimited. A tensor that bypasses a level takes nothing of it: there is a direct path between any two levels.
+Energies are those of Timeloop's built-in model, by the straight line for every size. The format has no clock: cycles
+count.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import combinations
 from typing import Any, Final, NoReturn
 
 from tilewright.dataclass import dataclass
@@ -51,6 +53,7 @@ def accelerator(given: schema.Architecture, mapping: schema.Node, where: Where) 
     macs = mac_energy(units[0].word_bits, units[0].word_bits)
     facts = {
         "name": "architecture", "kind": "accelerator", "clock_hz": CLOCK_HZ, "word_bits": bits, "levels": levels,
+        "direct_paths": [list(pair) for pair in combinations([part.name for part in storage], 2)],
         "compute": {"fanout": units[0].fanout(storage[-1]), "operations_per_cycle": 1, "operation_energy_macs": macs},
     }  # fmt: skip
     return Accelerator.from_json(facts, where(_ARCHITECTURE), InvalidFile)
