@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import product
-from math import factorial, prod
+from itertools import islice
+from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
 from tilewright.expr.serialize import compute_digest
 from tilewright.graph.open_tiles import Group, OpenTiles, innermost_scope, joined
+from tilewright.graph.orders import Orders, replaced_slices
 from tilewright.search.space import NoLegalPoint
 from tilewright.tiles.legality import violations
 from tilewright.tiles.problem import Problem
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from numpy.random import Generator
 
 Column: TypeAlias = tuple[str, ...]  #: level, operator, kind of scope, order; of the last operator its order
+Cell: TypeAlias = Sequence[str] | Orders  #: what a cell may hold
 Genome: TypeAlias = tuple[Column, ...]  #: a column that lacks its order, or a genome the last column: the usual order
 
 CELLS = ("level", "operator", "kind", "order")  #: the rows of a genome
@@ -35,41 +37,21 @@ CELLS = ("level", "operator", "kind", "order")  #: the rows of a genome
 _TRIES = 2000  # random genomes of which one has to be legal
 
 
-@dataclass(frozen=True)
-class Orders(Sequence[str]):
-    """Every order of some loops, as a text of their names; the given one first."""
-
-    loops: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return factorial(len(self.loops))
-
-    def __getitem__(self, number: Any) -> Any:
-        if not -len(self) <= number < len(self):
-            raise IndexError(number)
-        rest, found, number = list(self.loops), [], number % len(self)
-        while rest:
-            place, number = divmod(number, factorial(len(rest) - 1))
-            found.append(rest.pop(place))
-        return " ".join(found)
-
-    def __contains__(self, value: object) -> bool:
-        return isinstance(value, str) and sorted(value.split(" ")) == sorted(self.loops or [""])
-
-    def __str__(self) -> str:
-        return f"an order of {' '.join(self.loops)}"
-
-    def swapped(self, order: str) -> list[str]:
-        """The orders in which two loops that follow each other have changed places."""
-        loops = order.split()
-        pairs = range(len(loops) - 1)
-        return [" ".join((*loops[:n], loops[n + 1], loops[n], *loops[n + 2 :])) for n in pairs]
+def _drawn(cell: Cell, numbers: Generator, usual: bool) -> str:
+    """A random value of a cell; of orders the usual one if that is wanted, else at even odds."""
+    if isinstance(cell, Orders):
+        return " ".join(cell.loops) if usual or numbers.random() < 0.5 else cell.drawn(numbers)
+    return cell[int(numbers.integers(len(cell)))]
 
 
-def _drawn(cell: Sequence[str], numbers: Generator) -> str:
-    """A random value of a cell; of orders the usual one at even odds, as most others need more movement."""
-    usual = isinstance(cell, Orders) and numbers.random() < 0.5
-    return cell[0] if usual else cell[int(numbers.integers(len(cell)))]
+def _each(cells: Sequence[Cell]) -> Iterator[Column]:
+    """Every column of such cells, one at a time, the last cell changing first."""
+    if not cells:
+        yield ()
+        return
+    for value in cells[0]:
+        for rest in _each(cells[1:]):
+            yield (value, *rest)
 
 
 def spatial_levels(resources: Resources) -> frozenset[str]:
@@ -125,14 +107,22 @@ class TreeSpace:
 
     @property
     def size(self) -> int:
-        return prod(len(cell) for column in self._cells for cell in column)
+        cells = [cell for column in self.cells for cell in column]
+        return prod(cell.count if isinstance(cell, Orders) else len(cell) for cell in cells)
 
     def points(self) -> Iterator[Genome]:
-        return product(*(product(*column) for column in self._cells))
+        rows = [len(column) for column in self.cells]
+        for cells in _each([cell for column in self.cells for cell in column]):
+            values = iter(cells)
+            yield tuple(tuple(islice(values, count)) for count in rows)
 
     def sample(self, numbers: Generator) -> Genome:
+        """A random legal genome; one of two has the usual orders, as most others need more movement."""
         for _ in range(_TRIES):
-            found = self.repaired(tuple(tuple(_drawn(cell, numbers) for cell in column) for column in self._cells))
+            usual = bool(numbers.random() < 0.5)
+            found = self.repaired(
+                tuple(tuple(_drawn(cell, numbers, usual) for cell in column) for column in self.cells)
+            )
             if found is not None:
                 return found
         raise NoLegalPoint(f"no genome of {', '.join(self.operators)} is legal", help="more memory, or fewer operators")
@@ -140,9 +130,9 @@ class TreeSpace:
     def neighbours(self, point: Genome) -> Sequence[Genome | None]:
         """One cell changes to any other of its values; two loops of an order that follow each other change places."""
         found = []
-        for number, (column, cells) in enumerate(zip(point, self._cells, strict=True)):
+        for number, (column, cells) in enumerate(zip(point, self.cells, strict=True)):
             for row, (cell, choices) in enumerate(zip(column, cells, strict=True)):
-                others = choices.swapped(cell) if isinstance(choices, Orders) else choices
+                others: Sequence[str] = choices.swapped(cell) if isinstance(choices, Orders) else choices
                 for other in others:
                     if other != cell:
                         changed = (*column[:row], other, *column[row + 1 :])
@@ -155,7 +145,7 @@ class TreeSpace:
     def from_json(self, value: Any) -> Genome:
         if not isinstance(value, dict) or tuple(value) != self.operators:
             raise NoLegalPoint(f"{str(value)[:60]} is no genome", help=f"columns of {', '.join(self.operators)}")
-        for (name, column), cells in zip(value.items(), self._cells, strict=True):
+        for (name, column), cells in zip(value.items(), self.cells, strict=True):
             right = isinstance(column, list) and len(column) == len(cells)
             if not right or any(cell not in choices for cell, choices in zip(column, cells, strict=True)):
                 legal = "; ".join(str(each) if isinstance(each, Orders) else ", ".join(each) for each in cells)
@@ -167,23 +157,32 @@ class TreeSpace:
     def columns(self, point: Genome) -> Genome:
         return point
 
-    def choices(self, column: int, row: int) -> Sequence[str]:
-        return self._cells[column][row]
+    def mutated(self, column: int, row: int, value: str, numbers: Generator) -> str:
+        """Any value of the cell; of orders one in which two loops next to each other have changed places."""
+        cell = self.cells[column][row]
+        if isinstance(cell, Orders):
+            near = cell.swapped(value)
+            return near[int(numbers.integers(len(near)))] if near else value
+        return cell[int(numbers.integers(len(cell)))]
 
     @cached_property
-    def _cells(self) -> tuple[tuple[Sequence[str], ...], ...]:
+    def cells(self) -> tuple[tuple[Cell, ...], ...]:
         """The values of every cell: levels; operators that need the result, or all later ones; kinds; orders."""
-        found: list[tuple[Sequence[str], ...]] = []
+        found: list[tuple[Cell, ...]] = []
         for number, name in enumerate(self.operators):
-            order = Orders(self._tiles().usual(name))
+            order = self._usual[name]
             into = tuple(each for each in self.operators if each in self._needed_by[name])
             columns = (self.levels, into or self.operators[number + 1 :], tuple(kind.value for kind in Kind), order)
             found.append(columns if name != self.operators[-1] else (order,))
         return tuple(found)
 
     def repaired(self, columns: Sequence[Sequence[str]]) -> Genome | None:
-        """The genome that says what the tree of these columns is; None where the tree breaks a rule."""
-        groups, orders = self._groups(columns), self._orders(columns)
+        """The genome that says what the tree of these columns is; None where the tree breaks a rule.
+
+        Of orders that move the same whatever the factors are it has one.
+        """
+        groups = self._groups(columns)
+        orders = self._canonical(self._orders(columns), groups)
         tree = self._tree(groups, orders)
         broken = violations(tree, self.problem, recompute=self.recompute, resources=self.resources)
         return None if next(broken, None) is not None else self._genome(groups, orders)
@@ -195,10 +194,30 @@ class TreeSpace:
     def _orders(self, columns: Sequence[Sequence[str]]) -> dict[str, str]:
         """The order of every operator."""
         found = {}
-        for number, (name, cells) in enumerate(zip(self.operators, self._cells, strict=True)):
+        for number, (name, cells) in enumerate(zip(self.operators, self.cells, strict=True)):
             column = columns[number] if number < len(columns) else ()
-            found[name] = column[-1] if len(column) == len(cells) else cells[-1][0]
+            found[name] = column[-1] if len(column) == len(cells) else " ".join(self._usual[name].loops)
         return found
+
+    def _canonical(self, orders: Mapping[str, str], groups: Sequence[Group]) -> dict[str, str]:
+        """The orders of operators in their canonical form, by what stands in the tiles that have them."""
+        inside = {name: {name} for name in self.operators}
+        pending = list(groups)
+        while pending:
+            group = pending.pop()
+            inside[group.operators[-1]] |= {*group.operators}
+            pending += group.children
+        found = {}
+        for name, order in orders.items():
+            usual = self._usual[name]
+            within = [each for each in self.operators if each in inside[name]]
+            found[name] = usual.canonical(order, replaced_slices(self.problem, within, usual.loops))
+        return found
+
+    @cached_property
+    def _usual(self) -> dict[str, Orders]:
+        """The orders of every operator, the usual one first."""
+        return {name: Orders(self._tiles().usual(name)) for name in self.operators}
 
     def _groups(self, columns: Sequence[Sequence[str]]) -> list[Group]:
         """From the innermost level outwards, operators are joined to groups, and groups to larger ones."""
@@ -224,10 +243,10 @@ class TreeSpace:
     def _genome(self, groups: Sequence[Group], orders: Mapping[str, str]) -> Genome:
         """Per operator the scope in which it stands beside the first operator that it may be fused into."""
         found: list[Column] = []
-        for name, (_, legal, *_) in zip(self.operators[:-1], self._cells, strict=False):
+        for name, (_, legal, *_) in zip(self.operators[:-1], self.cells, strict=False):
             scope = innermost_scope(groups, name, set(legal))
             if scope is None:
-                found.append((self.levels[0], legal[0], Kind.SEQ.value, orders[name]))
+                found.append((self.levels[0], next(iter(legal)), Kind.SEQ.value, orders[name]))
             else:
                 into = next(each for each in legal if each in scope.operators)
                 found.append((self.levels[scope.level + 1], into, scope.kind.value, orders[name]))

@@ -197,10 +197,10 @@ class FactorSpace:
     def columns(self, point: Table) -> Table:
         return point
 
-    def choices(self, column: int, row: int) -> Sequence[int]:
-        """What a mutation may write into an entry: the given factor, or any divisor of what the open ones make up."""
-        given = self.rows[column].entries[row]
-        return divisors(self.rows[column].rest) if given is None else (given,)
+    def mutated(self, column: int, row: int, value: int, numbers: Generator) -> int:
+        """Any divisor of what the open entries make up; a given factor stays."""
+        choices = divisors(self.rows[column].rest) if self.rows[column].entries[row] is None else (value,)
+        return choices[int(numbers.integers(len(choices)))]
 
     def repaired(self, columns: Table) -> Table | None:
         """Entries keep what still divides their extent, the last open one takes the rest; None if that is refused."""

@@ -26,8 +26,8 @@ class Genomes(Space[P], Protocol[P]):
         """The cells of a point; all points have equally many columns, and each column equally many cells in all."""
         ...
 
-    def choices(self, column: int, row: int) -> Sequence[Any]:
-        """What a mutation may write into a cell, at least one value."""
+    def mutated(self, column: int, row: int, value: Any, numbers: Generator) -> Any:
+        """What a mutation writes into a cell that holds `value`."""
         ...
 
     def repaired(self, columns: Columns) -> P | None:
@@ -39,6 +39,7 @@ class Genomes(Space[P], Protocol[P]):
 class Genetic(Generic[P]):
     """Each round breeds a population from the `keep` best points of all rounds, which survive.
 
+    These differ in fitness as far as there are enough: points that differ in nothing that counts are no diversity.
     A child takes each column from one of two parents, at equal odds; with probability `mutation` one of its cells is
     drawn anew. In place of a child that the space rejects, or that was bred before, one with a mutation is bred. A
     point is as fit as its cost says, which may run a search itself, as the factors of a tree are searched by
@@ -70,7 +71,7 @@ class Genetic(Generic[P]):
                 return
             answers: Sequence[Evaluation] = yield Batch(children)
             valid = [(each.value, point) for each, point in zip(answers, children, strict=True) if each.valid]
-            parents = _best([*parents, *valid], self.space, self.keep)
+            parents = best([*parents, *valid], self.space, self.keep)
 
     def _new(self, parents: Sequence[tuple[float, P]], numbers: Generator, bred: set[str]) -> P:
         """A child that was not bred before, as far as trying goes; a point of the space where there are no parents."""
@@ -90,13 +91,14 @@ class Genetic(Generic[P]):
         if numbers.random() < mutation:
             cells = [(column, row) for column, each in enumerate(columns) for row in range(len(each))]
             column, row = cells[int(numbers.integers(len(cells)))]
-            choices = self.space.choices(column, row)
-            columns[column][row] = choices[int(numbers.integers(len(choices)))]
+            columns[column][row] = self.space.mutated(column, row, columns[column][row], numbers)
         return self.space.repaired(tuple(map(tuple, columns)))
 
 
-def _best(found: Sequence[tuple[float, P]], space: Space[P], count: int) -> list[tuple[float, P]]:
-    """The fittest different points; among equally fit ones the text of the point decides."""
+def best(found: Sequence[tuple[float, P]], space: Space[P], count: int) -> list[tuple[float, P]]:
+    """The fittest points of different fitness; where there are fewer, equally fit ones follow, by their text."""
     different = {canonical(space, point): (fitness, point) for fitness, point in found}
     order = sorted(different, key=lambda key: (different[key][0], key))
-    return [different[key] for key in order[:count]]
+    first = {different[key][0]: key for key in reversed(order)}
+    chosen = [*first.values()][::-1] + [key for key in order if first[different[key][0]] != key]
+    return [different[key] for key in chosen[:count]]

@@ -15,10 +15,9 @@ from concurrent.futures import Executor
 from typing import Any, Generic, Literal, NoReturn, TypeAlias, TypeVar
 
 from tilewright.dataclass import dataclass
-from tilewright.errors import CompileError, InvalidFile
+from tilewright.errors import InvalidFile
 from tilewright.search.cost import BatchCost, Budget, Cost, Evaluation
 from tilewright.search.method import Batch, Method
-from tilewright.search.records import Records
 from tilewright.search.space import canonical_json
 from tilewright.search.trace import Header, Step, Trace, TraceFile, better
 
@@ -50,7 +49,6 @@ def minimise(
     seed: int = 0,
     executor: Executor | None = None,
     trace: str | os.PathLike[str] | None = None,
-    records: Records | None = None,
     progress: Progress | None = None,
     notes: Mapping[str, Any] | None = None,
     clock: Callable[[], float] = time.monotonic,
@@ -59,29 +57,21 @@ def minimise(
 
     With an `executor` the points of a batch are evaluated at the same time; a process pool needs a cost and points that
     pickle; `workers.processes` makes one that bears Ctrl-C. `trace` names a file that gets every evaluation; a search
-    that is in it already is continued. `records` keep outcomes: one of an equal search is returned at once, with an
-    empty trace. `notes` are JSON values on which the cost depends. After KeyboardInterrupt the best so far is returned.
+    that is in it already is continued. `notes` are JSON values on which the cost depends. After KeyboardInterrupt the
+    best so far is returned.
 
     Raises InvalidFile where the trace is damaged or of another search (space, method, seed, notes), InvalidArgument
     where it cannot be written.
     """
     header = header_of(method, seed, notes)
-    key = canonical_json(["outcome", header.to_json(), budget.evaluations, budget.seconds])
-    if records is not None and (found := _recorded(records.find(key), method, header)) is not None:
-        return found
     file = None if trace is None else TraceFile(trace, header)
     try:
         stored = () if file is None else file.stored
         run = _Run(cost, method, budget, header, executor, file, stored, progress, clock)
-        outcome = run.outcome()
+        return run.outcome()
     finally:
         if file is not None:
             file.close()
-    if records is not None and outcome.best is not None and outcome.stopped != "interrupted":
-        assert outcome.evaluation is not None
-        value = {"best": method.space.to_json(outcome.best), "value": outcome.evaluation.value}
-        records.keep(key, {**value, "stopped": outcome.stopped})
-    return outcome
 
 
 def replay(trace: Trace, method: Method[P]) -> Outcome[P]:
@@ -228,15 +218,6 @@ class _Run(Generic[P]):
             where="trace" if self._file is None else self._file.path,
             help="the code of the space or the method has changed since; search again into another file",
         )
-
-
-def _recorded(value: Any, method: Method[P], header: Header) -> Outcome[P] | None:
-    """The outcome that a search kept; None where it is none, so that the search runs."""
-    try:
-        best = method.space.from_json(value["best"])
-        return Outcome(best, Evaluation(float(value["value"])), Trace(header, ()), value["stopped"])
-    except (CompileError, TypeError, LookupError, ValueError):
-        return None
 
 
 def _no_cost(_: object) -> Evaluation:

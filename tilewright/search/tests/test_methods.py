@@ -11,7 +11,7 @@ import pytest
 from tilewright.search.cost import Budget, Evaluation
 from tilewright.search.exhaustive import Exhaustive
 from tilewright.search.factor_space import FactorSpace, Row, Table
-from tilewright.search.genetic import Genetic
+from tilewright.search.genetic import Genetic, best
 from tilewright.search.method import Method
 from tilewright.search.minimise import minimise
 from tilewright.search.random import Random
@@ -94,6 +94,16 @@ def test_genetic_search_keeps_its_best_and_breeds_new_points() -> None:
     iterations = [step.iteration for step in outcome.trace.steps]
     assert [iterations.count(number) for number in range(10)] == [20] + [15] * 9
     assert outcome.stopped == "finished"
+
+
+def test_parents_differ_in_fitness_as_far_as_there_are_enough() -> None:
+    """The third factor counts for nothing: of points with equal first two the first by its text is a parent."""
+    space = FactorSpace((Row("m", 8, (None, None, None, None)),))
+    points = [((a, b, c, 8 // (a * b * c)),) for a in (1, 2, 4) for b in (1, 2) for c in (1, 2) if a * b * c <= 8]
+    found = [(float(10 * a + b), ((a, b, c, d),)) for ((a, b, c, d),) in reversed(points)]
+    assert [point[0][:3] for _, point in best(found, space, 4)] == [(1, 1, 1), (1, 2, 1), (2, 1, 1), (2, 2, 1)]
+    few = [each for each in found if each[0] < 13]
+    assert [point[0][:3] for _, point in best(few, space, 4)] == [(1, 1, 1), (1, 2, 1), (1, 1, 2), (1, 2, 2)]
 
 
 @pytest.mark.parametrize("number", range(3))

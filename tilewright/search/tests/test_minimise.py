@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -289,44 +289,6 @@ def test_a_valid_answer_without_a_finite_number_is_refused(value: float) -> None
     outcome = minimise(lambda _: Evaluation(value), Random(SPACE), Budget(3))
     assert outcome.best is None
     assert [step.evaluation.reason for step in outcome.trace.steps] == [f"its value is {value}"] * 3
-
-
-@dataclass
-class Memory:
-    """Records in a dict."""
-
-    kept: dict[str, Any] = field(default_factory=dict)
-
-    def find(self, key: str) -> Any:
-        return self.kept.get(key)
-
-    def keep(self, key: str, value: Any) -> None:
-        self.kept[key] = value
-
-
-def test_an_outcome_that_is_recorded_is_not_searched_again() -> None:
-    memory = Memory()
-    first = run("genetic", records=memory)
-    again = run("genetic", records=memory, cost=_unasked)
-    assert (again.best, again.evaluation, again.stopped) == (first.best, first.evaluation, first.stopped)
-    for other in ({"seed": 1}, {"budget": Budget(5)}, {"notes": {"machine": "b"}}):
-        with pytest.raises(AssertionError, match="was asked for"):
-            run("genetic", records=memory, cost=_unasked, **other)
-
-
-@pytest.mark.parametrize("value", [3, {}, {"best": 1, "value": 1, "stopped": "finished"}, {"best": {"m": [1]}}])
-def test_a_record_that_is_damaged_is_searched_again(value: Any) -> None:
-    memory = Memory()
-    first = run("genetic", records=memory)
-    (key,) = memory.kept
-    memory.kept[key] = value
-    assert run("genetic", records=memory) == first
-
-
-def test_an_interrupted_outcome_is_not_recorded() -> None:
-    memory = Memory()
-    assert run("random", cost=Interrupting(9), records=memory).best is not None
-    assert memory.kept == {}
 
 
 OTHERS: dict[str, tuple[Callable[[], Method[Any]], dict[str, Any], str]] = {
