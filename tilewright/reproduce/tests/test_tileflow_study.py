@@ -33,8 +33,23 @@ def test_a_published_ratio_is_told_in_utilisation() -> None:
     """The same operations in less cycles are a larger part of what the units can."""
     study = tileflow_edge().study
     shape, name = "mlp-mixer-512", "FLAT-HGran"
-    ours = float(study.analysis(shape, name).utilisation)
-    assert f" would be {100 * ours:.0f} % of what the units can" in study.why(name, study.speedup(name))
+    ours = study.utilisation(shape, name)
+    assert f" would be {100 * ours:.0f} % of what the matrix units can" in study.why(name, study.speedup(name))
+
+
+def test_products_and_other_operators_have_units_of_their_own_on_the_published_machine_only() -> None:
+    own, shared = tileflow_edge(), find("tileflow-edge").run(layers=["mlp-mixer-512"], trials=30, machine="edge")
+    names = {each.units.name for each in own.study.analysis("mlp-mixer-512", "TileFlow").classes}
+    assert names == {"matrix units", "vector units"}
+    assert "units of their own" in own.study.why("TileFlow")
+    assert "All operators run on the same units" in shared.study.why("TileFlow")
+
+
+def test_published_savings_are_told_in_the_cycles_that_dram_takes() -> None:
+    """Half of the words of the baseline at its 30 words a cycle."""
+    study = tileflow_edge().study
+    words, cycles = (value("mlp-mixer-512", "Layerwise") for value in (study.dram_words, study.cycles))
+    assert f"{words / 60:,.0f} cycles, {cycles / (words / 60):.2f} times as fast" in study.bandwidth(50)
 
 
 def test_cloud_has_attention_and_both_machines_of_convolutions() -> None:

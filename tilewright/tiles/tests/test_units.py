@@ -23,6 +23,7 @@ from tilewright.tiles.notation import parse_tree
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Level, Resources, Units
 from tilewright.tiles.streamed import streamed
+from tilewright.tiles.summary import facts, units_text
 from tilewright.tiles.tree import SIMULTANEOUS, Scope, TileTree, leaves, walk
 
 CHAIN = Problem.of(
@@ -187,3 +188,11 @@ def test_edge_with_vector_units() -> None:
     assert replace(machine, vector=None, levels=shared.levels) == shared
     assert machine.levels[:-1] == shared.levels[:-1]
     assert machine.levels[-1].instances == 4096 + 384
+
+
+def test_classes_of_units_are_told_where_there_are_several() -> None:
+    several, one = (facts(analyse(chain("seq", 8, 4, 8), CHAIN, each), CHAIN.tensors()) for each in (OWN, SHARED))
+    assert "classes" not in one
+    assert units_text(one) == f"8 units, {100 * one['utilisation']:.1f} % of their peak"
+    assert several["classes"]["vector units"]["of"] == 8
+    assert units_text(several) == "8 matrix units and 4 vector units, 20.0 % and 10.0 % of their peak"
