@@ -158,10 +158,10 @@ class TreeSpace:
         return point
 
     def mutated(self, column: int, row: int, value: str, numbers: Generator) -> str:
-        """Any value of the cell; of orders one in which two loops next to each other have changed places."""
+        """Any value of the cell; every second new order has two loops of the old one in each other's place only."""
         cell = self.cells[column][row]
         if isinstance(cell, Orders):
-            near = cell.swapped(value)
+            near = cell.swapped(value) if numbers.random() < 0.5 else [cell.drawn(numbers)]
             return near[int(numbers.integers(len(near)))] if near else value
         return cell[int(numbers.integers(len(cell)))]
 
