@@ -157,8 +157,12 @@ class TreeSpace:
     def columns(self, point: Genome) -> Genome:
         return point
 
+    def family(self, point: Genome) -> Genome:
+        """The genome without its orders: what is fused, where and how."""
+        return tuple(column[:-1] for column in point)
+
     def mutated(self, column: int, row: int, value: str, numbers: Generator) -> str:
-        """Any value of the cell; every second new order has two loops of the old one in each other's place only."""
+        """Any value of the cell; for an order, at even odds, one in which two neighbouring loops changed places."""
         cell = self.cells[column][row]
         if isinstance(cell, Orders):
             near = cell.swapped(value) if numbers.random() < 0.5 else [cell.drawn(numbers)]

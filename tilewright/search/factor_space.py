@@ -202,6 +202,9 @@ class FactorSpace:
         choices = divisors(self.rows[column].rest) if self.rows[column].entries[row] is None else (value,)
         return choices[int(numbers.integers(len(choices)))]
 
+    def family(self, point: Table) -> Table:
+        return point
+
     def repaired(self, columns: Table) -> Table | None:
         """Entries keep what still divides their extent, the last open one takes the rest; None if that is refused."""
         found = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 from tilewright.dataclass import dataclass
@@ -30,6 +30,10 @@ class Genomes(Space[P], Protocol[P]):
         """What a mutation writes into a cell that holds `value`."""
         ...
 
+    def family(self, point: P) -> Hashable:
+        """What points have in common that differ in little; of a family one is a parent, where there are enough."""
+        ...
+
     def repaired(self, columns: Columns) -> P | None:
         """The legal point with these cells, or nearly these; None where none is near."""
         ...
@@ -39,7 +43,7 @@ class Genomes(Space[P], Protocol[P]):
 class Genetic(Generic[P]):
     """Each round breeds a population from the `keep` best points of all rounds, which survive.
 
-    These differ in fitness as far as there are enough: points that differ in nothing that counts are no diversity.
+    These are of different families as far as there are enough, so that not all of them differ in details only.
     A child takes each column from one of two parents, at equal odds; with probability `mutation` one of its cells is
     drawn anew. In place of a child that the space rejects, or that was bred before, one with a mutation is bred. A
     point is as fit as its cost says, which may run a search itself, as the factors of a tree are searched by
@@ -95,10 +99,10 @@ class Genetic(Generic[P]):
         return self.space.repaired(tuple(map(tuple, columns)))
 
 
-def best(found: Sequence[tuple[float, P]], space: Space[P], count: int) -> list[tuple[float, P]]:
-    """The fittest points of different fitness; where there are fewer, equally fit ones follow, by their text."""
+def best(found: Sequence[tuple[float, P]], space: Genomes[P], count: int) -> list[tuple[float, P]]:
+    """The fittest point of each of the fittest families; where there are fewer, the fittest others follow."""
     different = {canonical(space, point): (fitness, point) for fitness, point in found}
-    order = sorted(different, key=lambda key: (different[key][0], key))
-    first = {different[key][0]: key for key in reversed(order)}
-    chosen = [*first.values()][::-1] + [key for key in order if first[different[key][0]] != key]
-    return [different[key] for key in chosen[:count]]
+    order = [different[key] for key in sorted(different, key=lambda key: (different[key][0], key))]
+    first = {space.family(point): point for _, point in reversed(order)}
+    chosen = [each for each in order if first[space.family(each[1])] == each[1]]
+    return [*chosen, *(each for each in order if each not in chosen)][:count]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, islice
 from math import prod
 
 import numpy as np
@@ -150,6 +150,18 @@ def test_every_genome_is_repaired_to_a_legal_one_that_stays_or_is_rejected(name:
     assert 0 < rejected < 100
 
 
+def test_genomes_of_one_family_differ_in_orders_only() -> None:
+    space = TreeSpace(chain(), LEVELS)
+    found = [each for each in (space.repaired(genome) for genome in islice(space.points(), 0, None, 61)) if each]
+    families: dict[object, list[Genome]] = {}
+    for genome in found:
+        families.setdefault(space.family(genome), []).append(genome)
+    assert 5 < len(families) < len({*found})
+    for genomes in families.values():
+        assert len({str(structure(space.tree(each))) for each in genomes}) == 1
+        assert len({fused(each) for each in genomes}) == 1
+
+
 def any_genome(space: TreeSpace, numbers: np.random.Generator) -> Genome:
     """A value of every cell, legal together or not."""
     return tuple(
@@ -163,8 +175,9 @@ def any_genome(space: TreeSpace, numbers: np.random.Generator) -> Genome:
 
 def structure(tree: TileTree) -> list[object]:
     """A tree without the order of loops in a tile."""
-    return [(path, {*node.loops}, node.level) if isinstance(node, Tile) else (path, node) for path, node in walk(tree)
-            if not isinstance(node, Scope)]  # fmt: skip
+    nodes = [(path, node) for path, node in walk(tree) if not isinstance(node, Scope)]
+    return [(path, sorted(map(str, node.loops)), node.level) if isinstance(node, Tile) else (path, node)
+            for path, node in nodes]  # fmt: skip
 
 
 def test_a_scope_of_operators_that_need_each_other_is_never_para() -> None:

@@ -96,13 +96,19 @@ def test_genetic_search_keeps_its_best_and_breeds_new_points() -> None:
     assert outcome.stopped == "finished"
 
 
-def test_parents_differ_in_fitness_as_far_as_there_are_enough() -> None:
-    """The third factor counts for nothing: of points with equal first two the first by its text is a parent."""
-    space = FactorSpace((Row("m", 8, (None, None, None, None)),))
-    points = [((a, b, c, 8 // (a * b * c)),) for a in (1, 2, 4) for b in (1, 2) for c in (1, 2) if a * b * c <= 8]
-    found = [(float(10 * a + b), ((a, b, c, d),)) for ((a, b, c, d),) in reversed(points)]
+class Families(FactorSpace):
+    """Points are of one family where their first two factors are equal."""
+
+    def family(self, point: Table) -> Any:
+        return point[0][:2]
+
+
+def test_parents_are_of_different_families_as_far_as_there_are_enough() -> None:
+    space = Families((Row("m", 8, (None, None, None, None)),))
+    points = [(a, b, c, 8 // (a * b * c)) for a in (1, 2, 4) for b in (1, 2) for c in (1, 2) if a * b * c <= 8]
+    found = [(100.0 * a + 10 * b + c, (point,)) for point in reversed(points) for a, b, c, _ in (point,)]
     assert [point[0][:3] for _, point in best(found, space, 4)] == [(1, 1, 1), (1, 2, 1), (2, 1, 1), (2, 2, 1)]
-    few = [each for each in found if each[0] < 13]
+    few = [each for each in found if each[0] < 130]
     assert [point[0][:3] for _, point in best(few, space, 4)] == [(1, 1, 1), (1, 2, 1), (1, 1, 2), (1, 2, 2)]
 
 
