@@ -15,7 +15,8 @@ from tilewright.compiler.products import unit_loops
 from tilewright.compiler.rows import group_statements
 from tilewright.compiler.trees import about
 from tilewright.decision import Decision
-from tilewright.expr.core import Axis, Compute, Expr, Read, Tensor, static_shape, walk
+from tilewright.expr.affine import affine
+from tilewright.expr.core import Axis, Compute, Const, Expr, Read, Tensor, select, static_shape, walk
 from tilewright.expr.graph import Loop
 from tilewright.expr.names import claim
 from tilewright.expr.rewrite import substitute, transform
@@ -26,6 +27,7 @@ from tilewright.operator.statements import Statements, drop_unit_loops, inner_lo
 from tilewright.tiles.parts import has_several_parts
 from tilewright.tiles.product import Product
 from tilewright.tiles.tree import InvalidTree, TileTree
+from tilewright.tiles.windows import inside
 
 Judge = Callable[[tuple[Group, ...]], tuple[tuple[MappedProduct, ...], Decision]]
 
@@ -120,8 +122,11 @@ def chains_to(consumer: Group, groups: Mapping[str, Group]) -> Iterator[tuple[Gr
                 yield producer, consumer
 
 
-def refusal(planning: Planning, parts: tuple[Group, ...]) -> str:
-    """Why groups cannot be one kernel, whatever the mappings of products are; empty where they can."""
+def refusal(planning: Planning, parts: tuple[Group, ...], through_windows: bool = False) -> str:
+    """Why groups cannot be one kernel, whatever the mappings of products are; empty where they can.
+
+    `through_windows` allows that one of them reads the result of the first product through windows.
+    """
     for producer, consumer in pairwise(parts):
         link = producer.nodes[-1].output
         reads = reads_between(producer, consumer)
@@ -129,27 +134,78 @@ def refusal(planning: Planning, parts: tuple[Group, ...]) -> str:
         inside = {node.name for node in (consumer.nodes if consumer.kind == "rows" else consumer.nodes[:1])}
         if link.name in planning.outputs or not users <= inside or producer.stored != (link.name,):
             return f"{link.name} is read elsewhere too"
-        places = [
-            tuple(index for index, size in zip(read.indices, link.shape, strict=True) if size != 1) for read in reads
-        ]
-        loops = places[0]
+        places = [_live_indices(read) for read in reads]
         if len(set(places)) > 1 or (len(reads) > 1 and consumer.kind != "rows"):
             return f"{link.name} is read at several points"
-        if not all(isinstance(index, Axis) for index in loops) or len(set(loops)) != len(loops):
-            return f"{link.name} is read at other points than one block has"
-        read, sizes = [axis.extent for axis in loops if isinstance(axis, Axis)], [n for n in link.shape if n != 1]
-        if products(parts) != [*parts] and read != sizes:
-            return f"only a part of {link.name} is read"
-        if link.name in planning.borders or link.name in planning.views:
+        windows = reads_windows(producer, consumer)
+        reason = (_not_through_windows if windows and through_windows else _not_alike)(planning, producer, consumer, parts)
+        if reason:
+            return reason
+        if link.name in planning.views:
             return f"{link.name} has a border or is seen as another tensor"
-        along = [axis for axis in summed(consumer) if axis.extent != 1]
-        if len(along) != 1 or along[0] not in loops:
-            return f"{consumer.main.name} sums over other loops than one of {link.name}"
-        if consumer.kind == "rows" and not set(along) <= set(consumer.nodes[-1].axes):
-            return f"{consumer.name} has no value for every element of {link.name}"
     followed = zip(parts[1:], shared_loops(parts)[1:], strict=True)
-    ends = {shared[axis] for part, shared in followed for axis in summed(part) if axis.extent != 1}
+    ends = {
+        shared[axis] for part, shared in followed for axis in summed(part)
+        if axis.extent != 1 and axis in shared and not (part.kind == "rows" and has_windows(parts))
+    }  # fmt: skip
     return "" if len(ends) == 1 else f"{parts[-1].main.name} sums over another loop than {parts[1].name} runs along"
+
+
+def _not_alike(planning: Planning, producer: Group, consumer: Group, parts: Sequence[Group]) -> str:
+    """Why a group cannot read each value of another at the point where it is, whole rows of them where it reduces."""
+    link, loops = producer.nodes[-1].output, _live_indices(reads_between(producer, consumer)[0])
+    if not all(isinstance(index, Axis) for index in loops) or len(set(loops)) != len(loops):
+        return f"{link.name} is read at other points than one block has"
+    read, sizes = [axis.extent for axis in loops if isinstance(axis, Axis)], [n for n in link.shape if n != 1]
+    if (products(parts) != [*parts] or has_windows(parts)) and read != sizes:
+        return f"only a part of {link.name} is read"
+    if link.name in planning.borders:
+        return f"{link.name} has a border or is seen as another tensor"
+    along = [axis for axis in summed(consumer) if axis.extent != 1]
+    if len(along) != 1 or along[0] not in loops:
+        return f"{consumer.main.name} sums over other loops than one of {link.name}"
+    if consumer.kind == "rows" and not set(along) <= set(consumer.nodes[-1].axes):
+        return f"{consumer.name} has no value for every element of {link.name}"
+    return ""
+
+
+def _not_through_windows(planning: Planning, producer: Group, consumer: Group, parts: Sequence[Group]) -> str:
+    """Why a group cannot read the result of a product through windows of a buffer of one block."""
+    link, read = producer.nodes[-1].output, reads_between(producer, consumer)[0]
+    if producer != parts[0] or producer.kind != "product":
+        return f"{link.name} is read through windows, and no first product gives it"
+    for index, size in zip(read.indices, static_shape(link.shape), strict=True):
+        form = affine(index)
+        if form is None or any(factor < 0 for factor in form.terms.values()):
+            return f"{link.name} is read at {index}, which is no window"
+        if not form.terms and size != 1:
+            return f"only a part of {link.name} is read"
+        if size == 1 and form.bounds() != (0, 0):
+            return f"{link.name} is read through windows that are wider than it"
+        if form.bounds()[0] >= size or form.bounds()[1] < 0:
+            return f"{link.name} is read outside of its border only"
+    if inside(read) is not None and link.name not in planning.borders:
+        return f"{link.name} has no border"
+    if consumer.kind == "rows" and set(consumer.inner) & set(consumer.nodes[-1].axes):
+        return f"{consumer.name} has several values for one window"
+    return ""
+
+
+def _live_indices(read: Read) -> tuple[Expr, ...]:
+    """The indices of a read along dimensions with more than one element."""
+    return tuple(index for index, size in zip(read.indices, read.tensor.shape, strict=True) if size != 1)
+
+
+def reads_windows(producer: Group, consumer: Group) -> bool:
+    """Whether a group reads the result of another at other points than its own, all loops of which are whole."""
+    link, read = producer.nodes[-1].output, reads_between(producer, consumer)[0]
+    pairs = zip(read.indices, static_shape(link.shape), strict=True)
+    return any(not isinstance(index, Axis) for index, size in pairs if size != 1) or inside(read) is not None
+
+
+def has_windows(parts: Sequence[Group]) -> bool:
+    """Whether the first of some groups is a product whose result the next one reads through windows."""
+    return parts[0].kind == "product" and reads_windows(parts[0], parts[1])
 
 
 def settle(planning: Planning, node: Compute, mapped: MappedProduct, fusion: Decision) -> None:
@@ -205,15 +261,25 @@ def reads_between(producer: Group, consumer: Group) -> list[Read]:
 
 
 def shared_loops(parts: Sequence[Group]) -> list[dict[Axis, Axis]]:
-    """Which loops of each group are loops of the first product, through what each reads of the one before it."""
+    """The loops of one kernel that the loops of each group are, through what each reads of the one before it.
+
+    Loops of the first product have their own names. Of the last group only those are there that it shares.
+    """
     found: list[dict[Axis, Axis]] = [{axis: axis for axis in parts[0].main.loops}]
-    for producer, consumer in pairwise(parts):
+    taken = {axis.name for axis in parts[0].main.loops}
+    for number, (producer, consumer) in enumerate(pairwise(parts), 1):
         read, written = (
             reads_between(producer, consumer)[0],
             producer.nodes[-1] if producer.kind == "rows" else producer.main,
         )
         pairs = zip(read.indices, written.axes, strict=True)
-        found.append({index: found[-1][axis] for index, axis in pairs if isinstance(index, Axis) and axis in found[-1]})
+        shared = {index: found[-1][axis] for index, axis in pairs if isinstance(index, Axis) and axis in found[-1]}
+        if reads_windows(producer, consumer):
+            shared = {index: axis for index, axis in shared.items() if index.extent == axis.extent}
+        if number + 1 < len(parts):
+            own = (axis for axis in (*consumer.outer, *consumer.inner) if axis.extent != 1 and axis not in shared)
+            shared |= {axis: Axis(claim(axis.name, taken), axis.extent) for axis in own}
+        found.append(shared)
     return found
 
 
@@ -223,40 +289,64 @@ def kernel_loops(works: Sequence[Product], parts: Sequence[Group]) -> list[dict[
     Of the first one of the parts only those points are computed that the last one reads.
     """
     *before, last = works
-    shared = shared_loops(parts)[-1]
+    shared_by = shared_loops(parts)
+    shared = shared_by[-1]
     parts_read = {own: Axis(own.name, axis.extent) for axis, own in shared.items()}
     own = [axis for work in before for axis in (*work.spatial, *work.depth)] or parts[0].main.loops
-    taken = {axis.name for axis in own}
+    taken = {axis.name for axis in (*own, *(axis for loops in shared_by[1:-1] for axis in loops.values()))}
     loops: dict[Axis, Axis] = {}
     for axis in (*last.spatial, *last.depth):
         loops[axis] = parts_read[shared[axis]] if axis in shared else Axis(claim(axis.name, taken), axis.extent)
     return [*({axis: parts_read.get(axis, axis) for axis in own} for _ in before), loops]
 
 
-def over_shared_loops(works: Sequence[Product], parts: Sequence[Group]) -> list[Product]:
-    """Products over the loops of one kernel (`kernel_loops`), links between them values."""
-    *before, last = (work.renamed(loops) for work, loops in zip(works, kernel_loops(works, parts), strict=True))
+def over_shared_loops(works: Sequence[Product], parts: Sequence[Group], border: Const | None = None) -> list[Product]:
+    """Products over the loops of one kernel (`kernel_loops`), links between them values.
+
+    One that is read through windows has the value of its `border` outside.
+    """
+    loops_of = kernel_loops(works, parts)
+    *before, last = (work.renamed(loops) for work, loops in zip(works, loops_of, strict=True))
     producer, link = parts[0].nodes[-1], parts[-2].nodes[-1]
     value = Tensor(producer.name, (), producer.output.dtype)
     found = []
     for work in before:
         *others, result = work.statements
         found.append(replace(work, statements=(*others, replace(result, tensor=value, address=None))))
+    here: Expr = Read(Tensor(link.name, (), link.output.dtype), ())
+    if before and products(parts) == [*parts] and has_windows(parts):
+        here = window_of(parts[0], parts[1], loops_of[-1], found[0].spatial, border)
 
     def rule(node: Expr) -> Expr | None:
-        if isinstance(node, Read) and node.tensor.name == link.name:
-            return Read(Tensor(link.name, (), link.output.dtype), ())
-        return None
+        return here if isinstance(node, Read) and node.tensor.name == link.name else None
 
     statements = tuple(replace(each, body=transform(each.body, rule)) for each in last.statements)
     return [*found, replace(last, statements=statements)]
 
 
-def row_statements(planning: Planning, parts: Sequence[Group], anywhere: bool = False) -> dict[int, Statements]:
-    """The statements of the rows between two products over the loops of the first, by number 0, or of those before the
+def window_of(
+    producer: Group, consumer: Group, loops: Mapping[Axis, Axis], order: Sequence[Axis], border: Const | None
+) -> Expr:  # fmt: skip
+    """The read of a product's result through windows, over the loops of the kernel, by an index for each of `order`."""
+    (read, *_), axes = reads_between(producer, consumer), producer.main.axes
+    indices = {axis: substitute(index, dict(loops)) for axis, index in zip(axes, read.indices, strict=True)}
+    value = Tensor(producer.name, tuple(axis.size for axis in order), read.dtype)
+    found = Read(value, tuple(indices[axis] for axis in order))
+    outside = inside(found)
+    if outside is None:
+        return found
+    assert border is not None, f"{producer.name} is read outside, and has no border"
+    return select(outside, found, border)
+
+
+def row_statements(
+    planning: Planning, parts: Sequence[Group], anywhere: bool = False, order: Sequence[Axis] = ()
+) -> dict[int, Statements]:
+    """The statements of the rows between two products over the loops of the kernel, by number 0, or of those before the
     only product, by number -1; what parts give to each other are values.
 
-    With `anywhere`, what they read may have no place yet, and is expected where what is summed is innermost.
+    With `anywhere`, what they read may have no place yet, and is expected where what is summed is innermost. `order`
+    has the loops of the first product's result, which they may read through windows.
     """
     number = next((place for place, part in enumerate(parts) if part.kind == "rows"), None)
     if number is None:
@@ -264,13 +354,20 @@ def row_statements(planning: Planning, parts: Sequence[Group], anywhere: bool = 
     group, loops = parts[number], shared_loops(parts)[number]
     links = [part.nodes[-1].name for part in parts[: number + 1]]
 
+    windows = number > 0 and has_windows(parts)
+    through = None
+    if windows:
+        border = planning.borders.get(links[0])
+        through = window_of(parts[0], group, loops, order, None if border is None else border.value)
+
     def rule(node: Expr) -> Expr | None:
         if isinstance(node, Read) and node.tensor.name in links:
-            return Read(Tensor(node.tensor.name, (), node.dtype), ())
+            same_point = Read(Tensor(node.tensor.name, (), node.dtype), ())
+            return same_point if through is None or node.tensor.name != links[0] else through
         return None
 
     found = []
-    inner = loop_along(*parts) if number == 0 else None
+    inner = loop_along(*parts[number:]) if number == 0 or windows else None
 
     def expected(tensor: Tensor) -> Packed:
         reads = [read for node in group.nodes for read in node.reads() if read.tensor == tensor]
@@ -279,11 +376,11 @@ def row_statements(planning: Planning, parts: Sequence[Group], anywhere: bool = 
     for each in drop_unit_loops(group_statements(planning, group, links, expected if anywhere else None)):
         axes, reduce = (tuple(loops[axis] for axis in own) for own in (each.axes, each.reduce))
         tensor = Tensor(each.name, (), each.tensor.dtype) if each.name in links else each.tensor
-        body = substitute(transform(each.body, rule), dict(loops))
+        body = transform(substitute(each.body, dict(loops)), rule)
         found.append(replace(each, tensor=tensor, axes=axes, body=body, reduce=reduce))
     if inner is not None:
-        order = (*(axis for axis in outer_loops(found) if axis != inner), inner)
-        found = [*over(order, inner_loops(found), found)]
+        outer = (*(axis for axis in outer_loops(found) if axis != loops[inner]), loops[inner])
+        found = [*over(outer, inner_loops(found), found)]
     return {number - 1: tuple(found)}
 
 

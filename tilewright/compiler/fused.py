@@ -13,6 +13,7 @@ from tilewright.compiler.chains import (
     expected_layout,
     fusion_of,
     given_trees,
+    has_windows,
     join,
     keep_rows,
     kernel_loops,
@@ -44,7 +45,6 @@ from tilewright.operator.rewrites.deferred_normalisation import Deferred, deferr
 from tilewright.operator.rules.cpu_fused import (
     LEAST_GAIN,
     FusedPoint,
-    before_cycles,
     choose_fused,
     cycles_apart,
     cycles_fused,
@@ -53,6 +53,7 @@ from tilewright.operator.rules.cpu_fused import (
     in_order,
     kernel_cycles,
     point_of,
+    rows_alike,
 )
 from tilewright.operator.statements import Statements
 from tilewright.tiles.kernel import Kernel
@@ -79,23 +80,23 @@ def _judged(planning: Planning, parts: tuple[Group, ...], machine: Cpu) -> tuple
     given = given_trees(planning, parts)
     if given is False:
         return (), Decision(subject, APART, ASKED)
-    reason = refusal(planning, parts)
+    reason = refusal(planning, parts, through_windows=True)
     if reason:
         return (), Decision(subject, APART, "they cannot be one", refused=(Refusal(FUSED, reason),))
     pair = _mappings(planning, parts)
     if pair is None:
         why = Refusal(FUSED, f"rows of {parts[0].name} are stored as {parts[1].main.name} reads them")
         return (), Decision(subject, APART, "they cannot be one", refused=(why,))
-    works, threads = _together(_sketches(planning, parts, pair), parts), planning.threads
-    rows = row_statements(planning, parts, anywhere=True)
+    works, threads = _together(planning, _sketches(planning, parts, pair), parts), planning.threads
+    rows = row_statements(planning, parts, anywhere=True, order=works[0].spatial)
     works, _ = _deferred(works, rows, _softmax(rows))
     point = choose_fused(works, machine, threads, rows)
     if point is None:
         return (), Decision(subject, APART, "they cannot be one", refused=(Refusal(FUSED, "a block fits L2"),))
     alone = [planning.product_of(group.main) for group in products(parts)]
-    before = before_cycles(rows, machine)
-    one = before + cycles_fused(works, point, machine, threads)
-    several = before + cycles_apart(_sketches(planning, parts, alone), machine, threads, rows)
+    alike = rows_alike(works, rows, machine)
+    one = alike + cycles_fused(works, point, machine, threads, rows)
+    several = alike + cycles_apart(_sketches(planning, parts, alone), machine, threads, rows)
     fused, asked = f"{FUSED}, {point}", given or options.fuse == "always"
     timed = subject in planning.choose.chains
     if asked or timed or one * LEAST_GAIN <= several:
@@ -114,10 +115,14 @@ def _mappings(planning: Planning, parts: tuple[Group, ...]) -> tuple[MappedProdu
     """The best mappings of products of which the last reads what is before it, in rows along its vectors or its sum."""
     shared, between, target = shared_loops(parts), len(parts) > 2, planning.target
     link = parts[-2].nodes[-1].name
-    (inner,) = (axis for axis in summed(parts[1]) if axis.extent != 1)
+    windows = has_windows(parts)
+    inner, *_ = (axis for axis in summed(parts[1]) if axis.extent != 1)
 
     def fits(*pair: MappedProduct) -> bool:
         first, last = pair[0], pair[-1]
+        if windows:  # rows of the buffer run along what the last product sums, and no window moves along them
+            ends = [axis for axis in last.depth if shared[-1].get(axis) == first.columns]
+            return last.a.tensor.name == link and bool(ends) and (between or last.group == 1)
         in_rows = between or (len(pair) > 1 and last.group > 1)
         if in_rows and first.columns != shared[1][inner]:
             return False
@@ -140,10 +145,13 @@ def _sketches(
     return [_sketch(planning, group, each) for group, each in pairs if each is not None]
 
 
-def _together(works: Sequence[Product], parts: Sequence[Group]) -> list[Product]:
-    """Products over the loops of their kernel, those that may run as one fused, where no rows have them too."""
-    shared = over_shared_loops(works, parts)
-    return merge_shared_loops(shared) if products(parts) == [*parts] else shared
+def _together(planning: Planning, works: Sequence[Product], parts: Sequence[Group]) -> list[Product]:
+    """Products over the loops of their kernel, those that may run as one fused, where no rows have them too, and no
+    windows move along them.
+    """
+    border = planning.borders.get(parts[0].nodes[-1].name)
+    shared = over_shared_loops(works, parts, None if border is None else border.value)
+    return merge_shared_loops(shared) if products(parts) == [*parts] and not has_windows(parts) else shared
 
 
 def _sketch(planning: Planning, group: Group, mapped: MappedProduct) -> Product:
@@ -187,10 +195,11 @@ def plan_fused(planning: Planning, group: Group, machine: Cpu) -> None:
     for part, reader in pairwise(parts):
         if part.kind == "rows":
             keep_rows(planning, part, reader)
-    lanes = lanes_of(planning, parts[0]) if parts[0].kind == "rows" else 0
+    computing = [part for part in parts if part.kind == "product" or part == parts[0] or has_windows(parts)]
+    lanes = sum(lanes_of(planning, part) for part in computing if part.kind == "rows")
     prepared = [each.prepare() for each in plans]
-    unpacked = _together(prepared, parts)
-    rows: Mapping[int, Statements] = row_statements(planning, parts)
+    unpacked = _together(planning, prepared, parts)
+    rows: Mapping[int, Statements] = row_statements(planning, parts, order=unpacked[0].spatial)
     softmax = _softmax(rows)
     unpacked, rows = _deferred(unpacked, rows, softmax)
     point, decision = _blocks(unpacked, machine, threads, rows, f"blocks of {group.kernel}")
@@ -207,7 +216,7 @@ def plan_fused(planning: Planning, group: Group, machine: Cpu) -> None:
     tiles_of = [tiles.tile(work) for work, tiles in zip(unpacked, point.points, strict=True)]
     widths = [tile[work.columns.name] for work, tile in zip(unpacked, tiles_of, strict=True)]
     own = [each.finished(width) for each, width in zip(plans, widths, strict=True)]
-    works, _ = _deferred(_together(own, parts), rows, softmax)
+    works, _ = _deferred(_together(planning, own, parts), rows, softmax)
     loops = []
     for work, tiles, each in zip(works, point.points, plans, strict=True):
         in_loop, placed = epilogue_in_loop(work, tiles, machine, each.group.kernel)
@@ -221,8 +230,7 @@ def plan_fused(planning: Planning, group: Group, machine: Cpu) -> None:
         for each, work, tile, own_names in zip(plans, unpacked, tiles_of, names, strict=True)
     ]
     plan.decisions += [replace(each.decision, chosen=str(on)) for each, on in zip(plans, running, strict=True)]
-    sums = [part for part in parts if part.kind == "product" or part == parts[0]]  # of rows between, none is counted
-    flops = sum(2 * points(each.main) for each in sums)
+    flops = sum(2 * points(each.main) for each in computing)  # of a softmax, none is counted
     planning.add_scheduled(
         name, scheduled, decision, (plans[-1].target.name,), flops,
         cycles=lambda kernel: kernel_cycles(kernel, machine),
@@ -241,7 +249,7 @@ def _blocks(
     """Register tiles and blocks with the fewest predicted cycles, and the decision."""
     found = fused_points(works, machine, threads, rows)
     assert found, "blocks were found before the groups became one"
-    costs = {str(each): cycles_fused(works, each, machine, threads) for each in found}
+    costs = {str(each): cycles_fused(works, each, machine, threads, rows) for each in found}
     (point, *others) = sorted(found, key=lambda each: costs[str(each)])
     decision = Decision(subject, str(point), "register tiles with the fewest cycles whose blocks stay in L2")
     if not others:

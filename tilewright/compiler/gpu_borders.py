@@ -7,12 +7,12 @@ from math import inf
 
 from tilewright.compiler.gpu_prices import product_cycles
 from tilewright.compiler.planning import Planning
-from tilewright.compiler.products import outside
 from tilewright.decision import Cost, Decision, Refusal
 from tilewright.expr.core import Compute, Tensor, static_shape
 from tilewright.layouts import permuted
 from tilewright.machine.description import Gpu
 from tilewright.machine.units import WARPGROUP_UNITS
+from tilewright.tiles.windows import inside
 
 
 def leave_border(planning: Planning, tensor: Tensor, order: Sequence[int], machine: Gpu) -> bool:
@@ -56,4 +56,4 @@ def _pays(without: float, with_it: float) -> bool:
 
 
 def _reads_outside(user: Compute, tensor: Tensor) -> bool:
-    return any(outside(read) for read in user.reads() if read.tensor == tensor)
+    return any(inside(read) is not None for read in user.reads() if read.tensor == tensor)

@@ -447,7 +447,9 @@ class Planning:
         """
         scheduled = self.trees.instead(name, scheduled)
         bodies = [statement.body for statement in scheduled.statements]
-        reads = dict.fromkeys(r.tensor.name for body in bodies for r in walk(body) if isinstance(r, Read) and r.indices)
+        values = {statement.name for statement in scheduled.statements if statement.address is None}
+        read_in = (each for body in bodies for each in walk(body) if isinstance(each, Read) and each.indices)
+        reads = dict.fromkeys(each.tensor.name for each in read_in if each.tensor.name not in values)
         for read in reads:
             assert read in self.plan.stored, f"{name} reads {read}, which is not stored"
         others = tuple(read for read in reads if read not in writes)

@@ -12,7 +12,7 @@ from tilewright.compiler.rows import fill_borders, order_of_result, plan_rows
 from tilewright.compiler.trees import about, cut_of_tree, point_of_tree
 from tilewright.decision import ASKED, Decision
 from tilewright.expr import dtypes
-from tilewright.expr.affine import affine, bounds
+from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Compute, Const, Expr, Read, Tensor, static_shape
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.names import claim, unique
@@ -32,6 +32,7 @@ from tilewright.operator.registers import epilogue_in_loop
 from tilewright.operator.rules.cpu_fused import kernel_cycles
 from tilewright.operator.rules.cpu_product import blocks_of, choose_point, depth_block, depth_blocks, scheduled_product
 from tilewright.tiles.product import Operand, Product, flat_product
+from tilewright.tiles.windows import inside
 
 ROWS_WORTH_PACKING = 64  # a contiguous b is read where it is by a product with fewer rows, or as many
 SMALLEST_DEPTH = 16  # points of a k loop that is cut in two
@@ -449,18 +450,7 @@ def guard_of(planning: Planning, read: Read) -> Expr | None:
     """Where a read is inside of a tensor whose border is not in memory; None for one that is nowhere outside."""
     if read.tensor.name not in planning.borders_left_out:
         return None
-    found: Expr | None = None
-    for place, extent in outside(read):
-        inside = (place >= 0) & (place < extent)
-        found = inside if found is None else found & inside
-    return found
-
-
-def outside(read: Read) -> list[tuple[Expr, int]]:
-    """The indices of a read that may lie outside of their dimensions, with the extents of these."""
-    pairs = zip(read.indices, static_shape(read.tensor.shape), strict=True)
-    ranges = [(place, extent, bounds(place)) for place, extent in pairs]
-    return [(place, extent) for place, extent, (low, high) in ranges if low < 0 or high >= extent]
+    return inside(read)
 
 
 def _keeps_order(order: Sequence[int], tensor: Tensor) -> bool:

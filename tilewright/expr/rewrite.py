@@ -14,20 +14,30 @@ from tilewright.expr.dtypes import DType
 
 def transform(expr: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
     """Rebuild `expr` bottom-up; `rule` may replace a node whose children are already rebuilt."""
-    rebuilt: Expr
-    if isinstance(expr, Read):
-        indices = tuple(transform(index, rule) for index in expr.indices)
-        rebuilt = expr if _same(indices, expr.indices) else Read(expr.tensor, indices)
-    elif isinstance(expr, Apply):
-        args = tuple(transform(arg, rule) for arg in expr.args)
-        rebuilt = expr if _same(args, expr.args) else Apply(expr.function, args, expr.dtype)
-    elif isinstance(expr, Cast):
-        arg = transform(expr.arg, rule)
-        rebuilt = expr if arg is expr.arg else Cast(arg, expr.dtype)
-    else:
-        rebuilt = expr
+    children = expr.children()
+    rebuilt = _with_children(expr, [transform(child, rule) for child in children]) if children else expr
     replacement = rule(rebuilt)
     return rebuilt if replacement is None else replacement
+
+
+def rewritten(expr: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
+    """Rebuild `expr` top-down; what `rule` gives stands instead of a node and of all that is below it."""
+    replacement = rule(expr)
+    if replacement is not None:
+        return replacement
+    return _with_children(expr, [rewritten(child, rule) for child in expr.children()])
+
+
+def _with_children(expr: Expr, children: Sequence[Expr]) -> Expr:
+    """The node with other children; the node itself where they are the same."""
+    if _same(children, expr.children()):
+        return expr
+    if isinstance(expr, Read):
+        return Read(expr.tensor, tuple(children))
+    if isinstance(expr, Apply):
+        return Apply(expr.function, tuple(children), expr.dtype)
+    assert isinstance(expr, Cast), "other nodes have no children"
+    return Cast(children[0], expr.dtype)
 
 
 def replaced(expr: Expr, old: Expr, new: Expr) -> Expr:

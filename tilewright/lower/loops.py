@@ -70,11 +70,32 @@ class Block:
 
 
 @dataclass(frozen=True)
+class Span:
+    """Points `low` to `high` of a loop, which are walked one by one.
+
+    They are in a buffer of so many `points` along the loop, the first of which stands for the point `begin`.
+    """
+
+    low: SSAValue
+    high: SSAValue
+    begin: Expr
+    points: int
+
+
+@dataclass(frozen=True)
+class Walk:
+    """One step of the blocks of a loop that a program walks: the number of the block, and that of its first one."""
+
+    number: SSAValue
+    first: SSAValue
+
+
+@dataclass(frozen=True)
 class Point:
     """Where a tile stands: each loop in terms of tile counters and tile dimensions, and the values of the counters.
 
-    `blocks` are those of loops that are cut into blocks around the tile. Of the loops in `ends` only points below a
-    number are walked (`Block.end`).
+    `blocks` are those of loops that are cut into blocks around the tile, `walks` the steps of those that are loops. Of
+    the loops in `ends` only points below a number are walked (`Block.end`), of those in `spans` the points of these.
     """
 
     replaced: dict[Axis, Expr] = field(default_factory=dict)
@@ -83,6 +104,8 @@ class Point:
     bounds: dict[int, SSAValue] = field(default_factory=dict)
     blocks: dict[Axis, Block] = field(default_factory=dict)
     ends: dict[Axis, SSAValue] = field(default_factory=dict)
+    walks: dict[Axis, Walk] = field(default_factory=dict)
+    spans: dict[Axis, Span] = field(default_factory=dict)
 
     @property
     def extents(self) -> tuple[int, ...]:
@@ -135,15 +158,19 @@ class Tiler:
         counter = TileAxis(f"{loop.axis.name}.b", loop.tiles)
         walked = point.ends.get(loop.axis)
 
-        def reached(number: SSAValue, _: Sequence[SSAValue] = ()) -> Sequence[SSAValue]:
+        def reached(number: SSAValue, first: SSAValue | None = None) -> Sequence[SSAValue]:
             counters = {**point.counters, counter: number}
+            walks = point.walks if first is None else {**point.walks, loop.axis: Walk(number, first)}
             if loop.quantum == 1:
-                at = replace(point, replaced={**point.replaced, loop.axis: counter}, counters=counters)
+                at = replace(point, replaced={**point.replaced, loop.axis: counter}, counters=counters, walks=walks)
             else:
                 blocks = {**point.blocks, loop.axis: Block(loop, counter, number, walked)}
-                at = replace(point, counters=counters, blocks=blocks)
+                at = replace(point, counters=counters, blocks=blocks, walks=walks)
             self.visit_blocks(inner, body, at)
             return ()
+
+        def walk(low: SSAValue, high: SSAValue) -> None:
+            builder.loop(low, high, lambda number, _: reached(number, low))
 
         program = self.programs.get(loop.axis)
         if loop.tiles == 1 and walked is None:
@@ -155,13 +182,13 @@ class Tiler:
             if walked is not None:
                 up = builder.add(walked, builder.index(loop.quantum - 1))
                 tiles = builder.insert(arith.DivUIOp(up, builder.index(loop.quantum)))
-            builder.loop(builder.index(0), tiles, reached)
+            walk(builder.index(0), tiles)
         elif loop.tiles_per_block == 1:
             reached(program)
         else:
             low = builder.mul(program, builder.index(loop.tiles_per_block))
             end = builder.add(low, builder.index(loop.tiles_per_block))
-            builder.loop(low, builder.insert(arith.MinSIOp(end, builder.index(loop.tiles))), reached)
+            walk(low, builder.insert(arith.MinSIOp(end, builder.index(loop.tiles))))
 
     def visit(self, loops: Sequence[SpatialLoop], body: Callable[[Point], None], point: Point | None = None) -> None:
         """Emit the loops, outermost first, with `body` at every tile, from a point that outer loops have reached."""
@@ -173,6 +200,9 @@ class Tiler:
         loop, *inner = loops
         if loop.axis in point.blocks:
             self._visit_within(loop, inner, body, point)
+            return
+        if loop.axis in point.spans:
+            self._visit_span(loop, inner, body, point)
             return
         program = self.programs.get(loop.axis)
         counter = TileAxis(f"{loop.axis.name}.t", max(loop.full_tiles, 1))
@@ -220,6 +250,22 @@ class Tiler:
             builder.loop(builder.index(0), block.steps(builder, loop.quantum), full)
         if loop.rest:
             builder.branch(block.has_rest(builder), lambda: self.visit(inner, body, _ragged(builder, point, loop)))
+
+
+    def _visit_span(
+        self, loop: SpatialLoop, inner: Sequence[SpatialLoop], body: Callable[[Point], None], point: Point
+    ) -> None:
+        """Emit the points of a loop that the block around them computes."""
+        axis, span = loop.axis, point.spans[loop.axis]
+        counter = TileAxis(f"{axis.name}.t", loop.extent)
+
+        def at(index: SSAValue, _: Sequence[SSAValue]) -> Sequence[SSAValue]:
+            places = {**point.replaced, axis: counter, within(axis, span.points): counter - span.begin}
+            reached = replace(point, replaced=places, counters={**point.counters, counter: index})
+            self.visit(inner, body, reached)
+            return ()
+
+        self.builder.loop(span.low, span.high, at)
 
 
 def _placed(point: Point, loop: SpatialLoop, counter: Axis, quantum: int, index: SSAValue) -> Point:

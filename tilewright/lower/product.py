@@ -35,6 +35,7 @@ from tilewright.lower.row_tree import RowTree
 from tilewright.lower.seen import extreme_at, units_seen
 from tilewright.lower.steps import Parameter
 from tilewright.lower.whereabouts import Notes
+from tilewright.lower.windows import WindowBuffers
 from tilewright.operator.hidden import without_mask
 from tilewright.operator.product_tree import ProductTree
 from tilewright.operator.products_tree import Buffer, ProductsTree, products_tree
@@ -87,9 +88,11 @@ class _Products:
         if tree.factor is not None:
             self.memory[tree.factor.tensor.name] = self._alloc(tree.factor.tensor.name, tree.factor)
         self.rows = {number: self._rows_of(number) for number in tree.rows}
+        self.windows = WindowBuffers(builder, tree, self.memory)
 
     def run(self) -> None:
-        self.tiler.visit_blocks(self.tree.outer, lambda point: self._block(self._seen(point)))
+        self.windows.begin()
+        self.tiler.visit_blocks(self.tree.outer, lambda point: self._block(self.windows.at(self._seen(point))))
 
     def _seen(self, point: Point) -> Point:
         """The point with the end of the loop of which a mask hides what no row of this block sees."""
@@ -165,7 +168,8 @@ class _Products:
         tree = RowTree(self.tree.stored_rows(number))
         blocks = {loop.axis.name: loop for loop in self.tree.blocks if loop.tiles > 1}
         whole = {axis.name: axis for each in self.tree.rows[number].statements for axis in each.axes}
-        if tree.pipelined or (number >= 0 and any(loop.quantum > 1 for loop in tree.loops)):
+        several = number >= 0 and not self.tree.windows and any(loop.quantum > 1 for loop in tree.loops)
+        if tree.pipelined or several:
             raise InvalidTree(
                 "rows between two products are taken several at once",
                 where="tile tree", help="passes over one row after the other, with vectors along it",

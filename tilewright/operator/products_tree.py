@@ -14,20 +14,27 @@ cut the sum of the last product, its sums are staged around them, and its epilog
 
 Reductions of rows that these blocks cut go on from block to block, each from a buffer with a number for every row. Sums
 that follow one of them (`tiles.kernel.Follows`) are multiplied by what it has changed by.
+
+A value may be read through windows (`tiles.windows`), by rows between two products or by the second product. A block
+then computes the points of its producer's loop that the windows of the block touch, and its buffer has a border where
+windows reach beyond the loop. The part that the windows of the block before touch too stays in the buffer if the tile
+of the blocks keeps the value:
+
+    @L3 for LOOP:BLOCKS keep VALUE { seq[ … ] }
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 
 from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
-from tilewright.expr.affine import Affine, affine
+from tilewright.expr.affine import Affine, affine, simplify
 from tilewright.expr.core import Axis, Const, Expr, Read, Tensor
 from tilewright.expr.dtypes import INDEX
-from tilewright.expr.rewrite import transform
+from tilewright.expr.rewrite import rewritten, substitute
 from tilewright.operator.hidden import last_seen
 from tilewright.operator.product_tree import ProductTree, epilogue_is_loop, product_tree, require_steps
 from tilewright.operator.statements import value_read, values_in
@@ -49,16 +56,23 @@ from tilewright.tiles.tree import (
     TileTree,
     kernels,
 )
+from tilewright.tiles.windows import Window, WindowRead, guarded_read, window_reads
 
 BLOCKS = "L3"  # the level whose data blocks walk over: those of a step are in L2
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """Elements of one block of a value, in scratch memory of a thread, with their linear address over loops."""
+    """Elements of one block of a value, in scratch memory of a thread, with their linear address over loops.
+
+    `extents` are its elements along each loop of the value, outermost first. Along loops that windows move along there
+    may be a border, of elements `border`.
+    """
 
     tensor: Tensor
     address: Expr
+    extents: tuple[tuple[Axis, int], ...] = ()
+    border: Const | None = None
 
 
 @dataclass(frozen=True)
@@ -75,12 +89,13 @@ class ProductsTree:
 
     `blocks` cut the loops that products share, outermost first: each has the points of a block as its quantum, and is
     distributed to programs. `rows` run behind the product of that number, those of -1 before the first one. Values of
-    the kernel have no address.
+    the kernel have no address. Of those that are `kept`, a block computes what the one before it has not.
     """
 
     products: tuple[ProductTree, ...]
     blocks: tuple[SpatialLoop, ...] = ()
     rows: Mapping[int, Rows] = field(default_factory=dict)
+    kept: tuple[str, ...] = ()
 
     @property
     def grid(self) -> tuple[SpatialLoop, ...]:
@@ -116,9 +131,37 @@ class ProductsTree:
             if after is not None:
                 tree = Scope(Kind.SEQ, (tree, rooted(build.tile("L2", _trips(last.outside), after))))
             tree = Stage(last.work.statements[0].name, "L2", tree)
-        tree = rooted(build.tile(BLOCKS, _trips(self.outer), tree))
+        tree = rooted(build.tile(BLOCKS, _trips(self.outer), tree, keep=self.kept))
         distributed = [(loop.axis.name, loop.programs) for loop in self.grid if loop.programs > 1]
         return rooted(build.tile("DRAM", distributed, tree, Binding.SP))
+
+    # Windows ----------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def points(self) -> dict[Axis, int]:
+        """The points in a block of each loop that blocks cut."""
+        return {loop.axis: loop.quantum for loop in self.blocks if loop.tiles > 1}
+
+    @cached_property
+    def window_reads(self) -> dict[str, WindowRead]:
+        """The values that are read through windows, by name."""
+        works = [each.work.statements for each in self.products]
+        return window_reads([each for part in (*works, *(rows.statements for rows in self.rows.values())) for each in part])
+
+    @cached_property
+    def windows(self) -> dict[Axis, Window]:
+        """The windows along the loops of the values that are read through some."""
+        axes = {each.work.output.name: each.work.spatial for each in self.products}
+        found = (window for name, read in self.window_reads.items() for window in read.windows(axes[name]))
+        return {window.axis: window for window in found}
+
+    def computed(self, axis: Axis) -> int:
+        """The points of a loop that windows move along which a block computes; 0 where no blocks cut the windows."""
+        window = self.windows.get(axis)
+        if window is None or not window.is_cut(self.points):
+            return 0
+        kept = any(axis in each.work.spatial for each in self.products if each.work.output.name in self.kept)
+        return window.step(self.points) if kept else window.span(self.points)
 
     # Buffers ----------------------------------------------------------------------------------------------------------
 
@@ -133,7 +176,8 @@ class ProductsTree:
             read = {name for each in following.work.statements for name in values_in(each.body)}
             for each in self.rows[number].statements if number in self.rows else ():
                 if each.name in read or (each.accum is not None and self.summed):
-                    order = each.axes if number < 0 else self.products[number].work.spatial
+                    spatial = self.products[number].work.spatial if number >= 0 else ()
+                    order = spatial if set(each.axes) <= set(spatial) else each.axes
                     found[each.name] = self._buffer([axis for axis in order if axis in each.axes], each.tensor)
         return found
 
@@ -203,27 +247,66 @@ class ProductsTree:
 
         def rule(node: Expr) -> Expr | None:
             name = value_read(node)
-            if name not in self.buffers or name in own:
-                return None
-            return Read(self.buffers[name].tensor, (self.buffers[name].address,))
+            if name in self.buffers and name not in own:
+                return Read(self.buffers[name].tensor, (self.buffers[name].address,))
+            read = guarded_read(node)
+            found = node if read is None else read.read  # of a border, the buffer has what is selected
+            if isinstance(found, Read) and found.indices and found.tensor.name in self.window_reads:
+                return Read(self.buffers[found.tensor.name].tensor, (self._window_address(found),))
+            return None
 
         found = []
         for each in statements:
             address = self.buffers[each.name].address if each.name in self.buffers else each.address
-            found.append(replace(each, body=transform(each.body, rule), address=address))
+            found.append(replace(each, body=rewritten(each.body, rule), address=address))
         return tuple(found)
 
     def _buffer(self, axes: Sequence[Axis], tensor: Tensor) -> Buffer:
         """A value at every point of these loops in one block, of which the last one is contiguous."""
-        points = {loop.axis: loop.quantum for loop in self.blocks if loop.tiles > 1}
-        address: Expr = Const(0, INDEX)
-        size = 1
-        for axis in axes:
-            extent = points.get(axis, axis.size)
-            place = within(axis, extent) if axis in points else axis
-            if extent > 1:
-                address, size = address * extent + place, size * extent
-        return Buffer(Tensor(tensor.name, (size,), tensor.dtype), address)
+        places = {axis: self._place(axis) for axis in axes}
+        address, size = _linear(places.values())
+        read = self.window_reads.get(tensor.name)
+        return Buffer(
+            Tensor(tensor.name, (size,), tensor.dtype), address,
+            tuple((axis, extent) for axis, (extent, _) in places.items()), None if read is None else read.border,
+        )  # fmt: skip
+
+    def _place(self, axis: Axis) -> tuple[int, Expr]:
+        """The elements of a buffer along a loop of its value, and which of them a point of the loop is."""
+        window = self.windows.get(axis)
+        if window is None:
+            extent = self.points.get(axis, axis.size)
+            return extent, within(axis, extent) if axis in self.points else axis
+        if not window.is_cut(self.points):
+            return window.before + axis.size + window.after, axis + window.before
+        extent = window.span(self.points)
+        return extent, within(axis, extent)
+
+    def _window_address(self, read: Read) -> Expr:
+        """Where in its buffer a value is that is read through windows."""
+        places = []
+        in_block: dict[Axis, Expr] = {
+            axis: within(axis, points) if points > 1 else Const(0, INDEX) for axis, points in self.points.items()
+        }
+        for (axis, extent), index in zip(self.buffers[read.tensor.name].extents, read.indices, strict=True):
+            window = self.windows.get(axis)
+            if window is None:
+                places.append(self._place(axis))
+            elif window.is_cut(self.points):
+                places.append((extent, substitute(index - window.form.constant, in_block)))
+            else:
+                places.append((extent, simplify(index + window.before)))
+        return _linear(places)[0]
+
+
+def _linear(places: Iterable[tuple[int, Expr]]) -> tuple[Expr, int]:
+    """The address of these places, of so many each, of which the last are contiguous, and how many addresses there are."""
+    address: Expr = Const(0, INDEX)
+    size = 1
+    for extent, place in places:
+        if extent > 1:
+            address, size = address * extent + place, size * extent
+    return address, size
 
 
 def _goes_on(statement: Statement) -> bool:
@@ -260,7 +343,7 @@ def products_tree(kernel: Kernel) -> ProductsTree:
 def _several(kernel: Kernel, works: Sequence[Product]) -> ProductsTree:
     """The decisions of a tree with a part for each of these products, and for the rows behind some."""
     tree = kernel.tree
-    grid, trips, parts = _around(tree)
+    grid, trips, kept, parts = _around(tree)
     nodes = [part for part in parts if len(kernels(part)) == 1]
     passes: dict[int, Node] = {}
     for place, part in enumerate(parts):
@@ -297,7 +380,19 @@ def _several(kernel: Kernel, works: Sequence[Product]) -> ProductsTree:
             )
         )
     rows = {number: Rows(statements, _tree_at(passes[number])) for number, statements in between.items()}
-    return ProductsTree(tuple(products), blocks, rows)
+    return with_windows(ProductsTree(tuple(products), blocks, rows, kept))
+
+
+def with_windows(tree: ProductsTree) -> ProductsTree:
+    """The tree whose products walk, of loops that windows move along, what a block computes."""
+    if not tree.windows:
+        return tree
+
+    def walked(loop: SpatialLoop) -> SpatialLoop:
+        return replace(loop, block_points=tree.computed(loop.axis) or loop.block_points)
+
+    products = [replace(each, outside=tuple(map(walked, each.outside))) for each in tree.products]
+    return replace(tree, products=tuple(products))
 
 
 def _tree_at(node: Node) -> TileTree:
@@ -325,16 +420,18 @@ def _walk_of(node: Node) -> _Walk:
     return _Walk(tiles, steps, {loop.name: loop.trips for loop in micro_kernel.quantum})
 
 
-def _around(tree: TileTree) -> tuple[dict[str, int], dict[str, int], list[Node]]:
-    """The loops to the grid, those over blocks, and the products of one block."""
+def _around(tree: TileTree) -> tuple[dict[str, int], dict[str, int], tuple[str, ...], list[Node]]:
+    """The loops to the grid, those over blocks, the values that blocks keep, and the products of one block."""
     grid: dict[str, int] = {}
     trips: dict[str, int] = {}
+    kept: tuple[str, ...] = ()
     node: Node = tree
     if isinstance(node, Tile) and (node.level, node.binding) == ("DRAM", Binding.SP):
         grid, node = factors(node), node.child
     while True:
         if isinstance(node, Tile) and node.level == BLOCKS:
             trips |= factors(node)
+            kept += node.keep
             node = node.child
         elif isinstance(node, Stage):
             node = node.child
@@ -343,7 +440,7 @@ def _around(tree: TileTree) -> tuple[dict[str, int], dict[str, int], list[Node]]
         else:
             break
     parts: list[Node] = [*node.children] if isinstance(node, Scope) else [node]
-    return grid, trips, parts
+    return grid, trips, kept, parts
 
 
 def _blocks(
@@ -404,10 +501,11 @@ def _require_lowered(tree: ProductsTree) -> None:
             where="tile tree", help="the loop that the last product sums over is the innermost one",
         )  # fmt: skip
     for number, rows in tree.rows.items():
-        if number >= 0:
+        if number >= 0 and not tree.windows:
             _require_steps_of_rows(tree.products[number], rows, tree.summed)
         else:
             _require_rows_before(rows, tree)
+    _require_windows(tree)
     for product in tree.stored:
         _require_vectors(product, tree)
 
@@ -448,6 +546,40 @@ def _require_rows_before(rows: Rows, tree: ProductsTree) -> None:
                     f"a block of {loop.axis.name} has {loop.quantum} points, a register tile of {leaf.op} {points}",
                     where="tile tree", help=f"whole tiles, such as {-(-loop.quantum // points) * points} points",
                 )  # fmt: skip
+
+
+def _require_windows(tree: ProductsTree) -> None:
+    """Raises InvalidTree where no program is made for windows that blocks cut, or for values that blocks keep."""
+    for product in tree.products:
+        for axis in product.work.spatial:
+            points = product.tile.get(axis.name, 1)
+            if tree.computed(axis) and points > 1:
+                raise InvalidTree(
+                    f"a register tile of {product.work.output.name} has {points} points of {axis.name}, of which a "
+                    "block computes as many as its windows touch",
+                    where="tile tree", help="one point",
+                )  # fmt: skip
+    for name in tree.kept:
+        work = next((each.work for each in tree.products if each.work.output.name == name), None)
+        cut = [tree.windows[axis] for axis in (() if work is None else work.spatial) if tree.computed(axis)]
+        if not cut:
+            known = [each for each in tree.window_reads if tree.buffers[each].border is not None]
+            raise InvalidTree(
+                f"blocks keep {name}, whose windows they do not cut",
+                where="tile tree", help=", ".join(known) or "no keep",
+            )  # fmt: skip
+        innermost = tree.outer[-1].axis
+        if len(cut) > 1 or [axis for axis in cut[0].form.terms if axis in tree.points] != [innermost]:
+            raise InvalidTree(
+                f"blocks keep {name}, whose windows move along other loops than the innermost one of the blocks, "
+                f"{innermost.name}",
+                where="tile tree", help=f"blocks of which only {innermost.name} moves windows, or no keep",
+            )  # fmt: skip
+        if cut[0].step(tree.points) >= cut[0].span(tree.points):
+            raise InvalidTree(
+                f"blocks keep {name}, of which no two blocks touch the same points",
+                where="tile tree", help="no keep",
+            )  # fmt: skip
 
 
 def _require_vectors(product: ProductTree, tree: ProductsTree) -> None:

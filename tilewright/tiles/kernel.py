@@ -12,7 +12,7 @@ from tilewright.dataclass import dataclass
 from tilewright.expr.core import Apply, Axis, Compute, Const, Expr, Read, Tensor, scatter_body
 from tilewright.expr.names import unique
 from tilewright.expr.ordered import Ordered, Scatter
-from tilewright.expr.rewrite import transform
+from tilewright.expr.rewrite import substitute, transform
 from tilewright.tiles.tree import Hint, InvalidTree, Leaf, Scope, Stage, Tile, TileTree, leaves, walk
 
 
@@ -51,7 +51,8 @@ class Statement:
     """One flat tensor expression: ``tensor = accum over reduce of body`` at each point of `axes`.
 
     In `body`, reads of stored tensors have one index, a linear address; reads of values of the same kernel have none
-    and mean the value at the same point. `address` is where the value is stored, None where it stays in the kernel.
+    and mean the value at the same point, or one for each loop of the value, which is then read at another point
+    (`tiles.windows`). `address` is where the value is stored, None where it stays in the kernel.
     With an `Ordered` accumulation the statement gives whole dimensions of the result, of so many elements and strides
     as `dims` says: the element at places p of these lies at ``address + sum p * stride``. A sum that `follows` another
     reduction may be computed in one pass with it.
@@ -101,6 +102,7 @@ def expressions(kernel: Kernel) -> tuple[Compute, ...]:
     """
     here, followed = [leaf.op for _, leaf in leaves(kernel.tree)], joined(kernel)
     bodies = {each.name: each.body for each in kernel.statements}
+    axes = {each.name: each.axes for each in kernel.statements if each.address is None}
     for name in here:
         if name not in bodies:
             raise InvalidTree(f"op {name} is no value of this kernel", help=f"one of {', '.join(bodies)}")
@@ -110,7 +112,7 @@ def expressions(kernel: Kernel) -> tuple[Compute, ...]:
         if isinstance(each.accum, Ordered):
             found[each.name] = _ordered(each, each.accum)
             continue
-        body = _with_values(bodies[followed.get(each.name, each.name)], values)
+        body = _with_values(bodies[followed.get(each.name, each.name)], values, axes)
         output = Tensor(each.name, tuple(axis.extent for axis in each.axes), body.dtype)
         found[each.name] = Compute(output, each.axes, body, each.reduce, each.accum if each.reduce else None)
         values[each.name] = output[each.axes] if each.name in here else body
@@ -149,11 +151,19 @@ def _ordered(statement: Statement, accum: Ordered) -> Compute:
     return Compute(output, axes, body, statement.reduce, accum)
 
 
-def _with_values(body: Expr, values: Mapping[str, Expr]) -> Expr:
-    """A body whose reads of the kernel's own values are replaced by what they stand for."""
+def _with_values(body: Expr, values: Mapping[str, Expr], axes: Mapping[str, tuple[Axis, ...]]) -> Expr:
+    """A body whose reads of the kernel's own values are replaced by what they stand for.
+
+    `axes` has the loops of those that are not stored, which may be read at other points.
+    """
 
     def rule(node: Expr) -> Expr | None:
-        return values.get(node.tensor.name) if isinstance(node, Read) and not node.indices else None
+        if not isinstance(node, Read) or not node.indices:
+            return values.get(node.tensor.name) if isinstance(node, Read) else None
+        name = node.tensor.name
+        if name not in values or name not in axes:
+            return None
+        return substitute(values[name], dict(zip(axes[name], node.indices, strict=True)))
 
     return transform(body, rule)
 
@@ -170,7 +180,7 @@ def with_names(body: Expr, names: Mapping[str, str]) -> Expr:
 
 
 def _tree_renamed(tree: TileTree, names: Mapping[str, str]) -> TileTree:
-    """The tree with other names at leaves, stages and hints that name tensors."""
+    """The tree with other names at leaves, stages, and tiles and hints that name tensors."""
     if isinstance(tree, Scope):
         return replace(tree, children=tuple(_tree_renamed(child, names) for child in tree.children))
     if isinstance(tree, Stage):
@@ -182,7 +192,8 @@ def _tree_renamed(tree: TileTree, names: Mapping[str, str]) -> TileTree:
         )
     else:
         renamed = _tree_renamed(child, names)
-    return replace(tree, child=renamed, hints=_hints_renamed(tree.hints, names))
+    keep, bypass = (tuple(names.get(name, name) for name in tensors) for tensors in (tree.keep, tree.bypass))
+    return replace(tree, child=renamed, hints=_hints_renamed(tree.hints, names), keep=keep, bypass=bypass)
 
 
 def _hints_renamed(hints: tuple[Hint, ...], names: Mapping[str, str]) -> tuple[Hint, ...]:

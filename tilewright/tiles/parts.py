@@ -14,6 +14,7 @@ from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.loops import SpatialLoop
 from tilewright.tiles.tree import (
     ONCE,
+    RETENTION,
     Binding,
     Hint,
     InvalidTree,
@@ -225,7 +226,7 @@ def _alone(node: Node) -> object:
     if isinstance(node, Stage):
         return node.tensor, node.level, node.slots
     if isinstance(node, Tile):
-        return node.level, node.binding, node.loops, node.hints
+        return node.level, node.binding, node.loops, node.hints, node.keep, node.bypass
     kernel = None if node.kernel is None else (node.kernel.quantum, node.kernel.mapping)
     return node.op, node.hints, kernel
 
@@ -238,7 +239,8 @@ def _text(node: Node) -> str:
         return f"stage {node.tensor} in {node.level} slots {node.slots}"
     hints = f" with {' '.join(map(str, node.hints))}" if node.hints else ""
     if isinstance(node, Tile):
-        return f"@{node.level} {node.binding.value} {', '.join(map(str, node.loops))}{hints}"
+        retained = [f" {field} {', '.join(getattr(node, field))}" for field in RETENTION if getattr(node, field)]
+        return f"@{node.level} {node.binding.value} {', '.join(map(str, node.loops))}{''.join(retained)}{hints}"
     if node.kernel is None:
         return f"op {node.op}{hints}"
     quantum = ", ".join(map(str, node.kernel.quantum))

@@ -22,7 +22,8 @@ from tilewright.tiles.tree import Operand as Argument
 class Operand:
     """One factor of the product: a flat tensor read at one linear, affine index, 0 where `guard` does not hold.
 
-    A tensor without dimensions is the value of another statement of the kernel at the same point. A guard is a
+    A tensor without dimensions is the value of another statement of the kernel at the same point; of one that is read
+    through windows (`tiles.windows`), which has no address before it has a buffer, the index is 0. A guard is a
     conjunction of bounds of affine forms of loops.
     """
 
@@ -94,7 +95,7 @@ class Product:
         if isinstance(read, Apply) and read.function == "select":
             guard, read, _ = read.args
         assert isinstance(read, Read), "factors of a product are reads"
-        return Operand(read.tensor, read.indices[0] if read.indices else Const(0, INDEX), guard)
+        return Operand(read.tensor, read.indices[0] if len(read.indices) == 1 else Const(0, INDEX), guard)
 
     @cached_property
     def total(self) -> Tensor:

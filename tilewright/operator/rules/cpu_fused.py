@@ -25,10 +25,18 @@ from tilewright.operator.hidden import hidden_part
 from tilewright.operator.product_loops import merge_product_loops
 from tilewright.operator.product_point import ProductPoint, k_unroll
 from tilewright.operator.product_tree import ProductTree
-from tilewright.operator.products_tree import ProductsTree, Rows, products_tree
+from tilewright.operator.products_tree import ProductsTree, Rows, products_tree, with_windows
 from tilewright.operator.rules.cpu_product import EVEN, balance, choose_point, tiles_that_fit
 from tilewright.operator.rules.cpu_rows import rows_once, schedule_rows, vector_lanes
-from tilewright.operator.statements import Statements, covering, outer_loops
+from tilewright.operator.rules.cpu_windows import (
+    COPIED_BYTES,
+    PROGRAMS,
+    Windowed,
+    points_of_blocks,
+    unit_of,
+    windowed,
+)
+from tilewright.operator.statements import Statements, covering, inner_loops, outer_loops
 from tilewright.tiles.build import rooted
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.loops import SpatialLoop
@@ -48,14 +56,19 @@ LEAST_GAIN = 1.02  # by which one kernel must be faster than several: what predi
 
 @dataclass(frozen=True)
 class FusedPoint:
-    """Register tiles of the products, and the blocks of the loops that they share, outermost first."""
+    """Register tiles of the products, and the blocks of the loops that they share, outermost first.
+
+    Where blocks `keep` what they share, none computes again what windows of the block before touched.
+    """
 
     points: tuple[ProductPoint, ...]
     blocks: tuple[SpatialLoop, ...]
+    keep: bool = False
 
     def __str__(self) -> str:
         blocks = ", ".join(f"{loop.axis.name} in blocks of {loop.quantum}" for loop in self.blocks if loop.tiles > 1)
-        return f"{' and '.join(point.tile_text() for point in self.points)}{f', {blocks}' if blocks else ''}"
+        kept = " that keep what they share" if self.keep else ""
+        return f"{' and '.join(point.tile_text() for point in self.points)}{f', {blocks}{kept}' if blocks else ''}"
 
 
 def fused_kernel(
@@ -84,7 +97,9 @@ def fused_kernel(
         ]
         inside = {axis.name: cut[axis.name] for axis in work.depth if axis.name in cut}
         trees.append(ProductTree(work, tile, (), tuple(outside), epilogue_loop=loop, within=inside))
-    tree = ProductsTree(tuple(trees), point.blocks, _scheduled(trees, point, rows or {}, machine, row_lanes))
+    scheduled = _scheduled(trees, point, rows or {}, machine, row_lanes)
+    tree = ProductsTree(tuple(trees), point.blocks, scheduled)
+    tree = with_windows(replace(tree, kept=tuple(tree.window_reads) if point.keep else ()))
     return Kernel(in_order(works, {number: each.statements for number, each in tree.rows.items()}), tree.tree())
 
 
@@ -141,7 +156,7 @@ def point_of(tree: ProductsTree) -> FusedPoint:
         order = (*(name for name in names if name not in walked), *(name for name in walked if name in names))
         rows = tuple(tile.get(axis.name, 1) for axis in work.rows)
         points.append(ProductPoint(rows, -(-tile[work.columns.name] // work.lanes), order))
-    return FusedPoint(tuple(points), tree.blocks)
+    return FusedPoint(tuple(points), tree.blocks, bool(tree.kept))
 
 
 def choose_fused(
@@ -149,7 +164,7 @@ def choose_fused(
 ) -> FusedPoint | None:  # fmt: skip
     """Those of `fused_points` with the fewest predicted cycles; None where no blocks fit."""
     found = fused_points(works, machine, threads, rows)
-    return min(found, key=lambda point: cycles_fused(works, point, machine, threads), default=None)
+    return min(found, key=lambda point: cycles_fused(works, point, machine, threads, rows), default=None)
 
 
 def fused_points(
@@ -159,8 +174,12 @@ def fused_points(
 
     Of the loops that all products have, those that none of them tiles are walked point by point. With `rows` between
     the products these are in a block twice, and whole, unless the sums of the last product follow their values. Rows
-    before the only product are whole.
+    before the only product are whole. Where one product is read through windows, blocks that keep what they share and
+    blocks that compute it again are those with the fewest predicted cycles (`cpu_windows`).
     """
+    through = windowed(works, rows)
+    if through is not None:
+        return _windowed_points(through, machine, threads)
     *_, last = works
     first = outer_loops(rows[-1]) if -1 in rows else works[0].spatial
     shared = [axis for axis in first if all(axis in (*work.spatial, *work.depth) for work in works)]
@@ -196,6 +215,28 @@ def fused_points(
         if sizes != {axis: axis.size for axis in summed} or not goes_on(works):
             break
     return found
+
+
+def _windowed_points(each: Windowed, machine: Cpu, threads: int) -> list[FusedPoint]:
+    """The points with the fewest predicted cycles whose blocks keep what they share, and whose blocks do not."""
+    found = []
+    for least in (False, True):  # where no block of whole register tiles fits L2, tiles have one point of the loop
+        points = _tiles_together(each.works, (each.cut,), machine, each, least)
+        if points is None:
+            continue
+        tiles = [point.tile(work) for point, work in zip(points, each.works, strict=True)]
+        for size in points_of_blocks(each, unit_of(each, tiles), ROWS_AT_ONCE, l2_bytes(machine)):
+            for programs in PROGRAMS if threads > 1 else (1,):
+                blocks = each.blocks(size, 1 if threads == 1 else programs * threads)
+                found += [FusedPoint(points, blocks, keep) for keep in (False, True) if not keep or each.shares(blocks)]
+        if found:
+            break
+    best = {}
+    for keep in (False, True):
+        alike = [point for point in found if point.keep == keep]
+        if alike:
+            best[keep] = min(alike, key=lambda point: _windowed_cycles(each, point, machine, threads))
+    return list(best.values())
 
 
 def _loops_of_blocks(works: Sequence[Product], shared: Sequence[Axis], rows: bool) -> list[Axis]:
@@ -283,11 +324,40 @@ def rows_cycles(tree: ProductsTree, machine: Cpu) -> Iterator[float]:
         yield blocks * nest_cycles(tree.stored_rows(number), machine)
 
 
-def cycles_fused(works: Sequence[Product], point: FusedPoint, machine: Cpu, threads: int) -> float:
+def cycles_fused(
+    works: Sequence[Product], point: FusedPoint, machine: Cpu, threads: int, rows: Mapping[int, Statements]
+) -> float:  # fmt: skip
     """As `fused_cycles`, for uneven shares as if all threads had the largest, with what blocks bring into L2 again."""
+    through = windowed(works, rows)
+    if through is not None:
+        return _windowed_cycles(through, point, machine, threads)
     even = min(EVEN, balance(point.blocks, threads)) if threads > 1 else 1.0
     cycles = (fused_cycles(works, point, machine) + _onward_cycles(works, point, machine)) / even
     return seen_part(works, point) * (cycles + _brought_again(works, point, machine))
+
+
+def _windowed_cycles(each: Windowed, point: FusedPoint, machine: Cpu, threads: int) -> float:
+    """As `cycles_fused`, where the first product is read through windows: with what is computed again, or copied."""
+    first, *others = (
+        product_cycles(work, tiles, machine) + epilogue_cycles(work, machine)
+        for work, tiles in zip(each.works, point.points, strict=True)
+    )
+    even = min(EVEN, balance(point.blocks, threads)) if threads > 1 else 1.0
+    copied = each.copied_bytes(point.blocks) / COPIED_BYTES if point.keep else 0.0
+    cycles = first * each.computed(point.blocks, point.keep) + sum(others) + copied
+    return cycles / even + _panels_again(each, point, machine)
+
+
+def _panels_again(each: Windowed, point: FusedPoint, machine: Cpu) -> float:
+    """Cycles in which the factors that columns index come into L2 again for every block, where L2 does not keep them."""
+    cut = next((loop for loop in point.blocks if loop.axis == each.cut), None)
+    if cut is None:
+        return 0.0
+    panels = sum(_points((work.columns, *work.depth)) * dtypes.size_bytes(work.b.tensor.dtype) for work in each.works)
+    if panels + sum(each.buffer_bytes({cut.axis: cut.quantum})) <= l2_bytes(machine):
+        return 0.0
+    times = (cut.tiles - 1) * prod(axis.size for axis in each.outside)
+    return times * panels / _rate_beyond_l2(panels, machine)
 
 
 def seen_part(works: Sequence[Product], point: FusedPoint) -> float:
@@ -312,16 +382,26 @@ def _onward_cycles(works: Sequence[Product], point: FusedPoint, machine: Cpu) ->
     return blocks * (moved + ONWARD_CYCLES * _points((*last.outer, *last.rows)))
 
 
-def before_cycles(rows: Mapping[int, Statements], machine: Cpu) -> float:
-    """Cycles of the rows before the first product, which are about the same in both ways and counted in neither."""
-    return nest_cycles(schedule_rows(rows[-1], machine, 1, "")[0], machine) if -1 in rows else 0.0
+def rows_alike(works: Sequence[Product], rows: Mapping[int, Statements], machine: Cpu) -> float:
+    """Cycles of rows that are about the same in one kernel and in several: before the only product, through windows."""
+    if -1 in rows:
+        return nest_cycles(schedule_rows(rows[-1], machine, 1, "")[0], machine)
+    if not rows or windowed(works, rows) is None:
+        return 0.0
+    nothing = rooted(Leaf("rows"))
+    whole = ProductsTree(tuple(map(_untiled, works)), (), {n: Rows(each, nothing) for n, each in rows.items()})
+    return nest_cycles(schedule_rows(whole.stored_rows(0).statements, machine, 1, "")[0], machine)
+
+
+def _untiled(work: Product) -> ProductTree:
+    return ProductTree(work, {}, (), ())
 
 
 def cycles_apart(works: Sequence[Product], machine: Cpu, threads: int, rows: Mapping[int, Statements]) -> float:
     """Cycles of the same products as kernels of their own, with what their link takes on its way through memory.
 
-    With `rows` between them it goes there twice, in a kernel of its own, whose arithmetic is the same in both ways.
-    Those before the only product give a link too. One that L2 does not keep beside what its kernel reads is written to
+    With a softmax between them it goes there twice, in a kernel of its own, whose arithmetic is the same in both ways.
+    Other rows, before a product, give a link too. One that L2 does not keep beside what its kernel reads is written to
     the level that holds it, for which lines are read first, and read from there: three times its bytes, during which
     arithmetic waits. It is written meanwhile, and costs less, where its kernel waits for more than it writes.
     """
@@ -334,17 +414,28 @@ def cycles_apart(works: Sequence[Product], machine: Cpu, threads: int, rows: Map
     for work in works[:-1]:
         panels = _points((*work.outer, work.columns, *work.depth)) * dtypes.size_bytes(work.b.tensor.dtype)
         links.append((_points(work.spatial) * dtypes.size_bytes(work.output.dtype), _a_bytes(work), panels))
+    softmax = 0 in rows and runs_along(rows[0])
     if -1 in rows:
         read = {each.tensor.name: each for each in _reads(rows[-1])}
-        *_, last = rows[-1]
-        links.append(
-            (_points(last.axes) * dtypes.size_bytes(last.tensor.dtype), sum(map(_read_bytes, read.values())), 0)
-        )
+        links.append((_result_bytes(rows[-1]), sum(map(_read_bytes, read.values())), 0))
+    elif 0 in rows and not softmax:
+        links.append((_result_bytes(rows[0]), links[0][0], 0))
     for link, arriving, panels in links:
         if link + arriving + panels > l2_bytes(machine) * threads:
             passes = PASSES_BEHIND_READS if arriving > link else PASSES
-            total += (2 if 0 in rows else 1) * passes * link / _rate_beyond_l2(link, machine)
+            total += (2 if softmax else 1) * passes * link / _rate_beyond_l2(link, machine)
     return total
+
+
+def runs_along(statements: Statements) -> bool:
+    """Whether the last of rows has a value for every point of what they reduce, as a softmax has."""
+    return bool({*inner_loops(statements)} & {*statements[-1].axes})
+
+
+def _result_bytes(statements: Statements) -> int:
+    """Bytes of what rows give to the product behind them."""
+    *_, last = statements
+    return _points(last.axes) * dtypes.size_bytes(last.tensor.dtype)
 
 
 def _reads(statements: Statements) -> Iterator[Read]:
@@ -405,11 +496,17 @@ def _rate_beyond_l2(size: int, machine: Cpu) -> float:
     return rate or machine.vector_bits / 8
 
 
-def _tiles_together(works: Sequence[Product], cut: Collection[Axis], machine: Cpu) -> tuple[ProductPoint, ...] | None:
-    """The register tiles with the fewest cycles in all, of which few make a block of the loops to be `cut`."""
+def _tiles_together(
+    works: Sequence[Product], cut: Collection[Axis], machine: Cpu, through: Windowed | None = None, least: bool = False
+) -> tuple[ProductPoint, ...] | None:
+    """The register tiles with the fewest cycles in all, of which few make a block of the loops to be `cut`.
+
+    Of loops whose windows are cut they have one point, and `least` of those that are cut too.
+    """
     ranked = []
     for work in works:
-        fits = [each for each in tiles_that_fit(work) if _tiles_only(work, each[0], cut)]
+        alone = {*(() if through is None else through.moved()), *(cut if least else ())}
+        fits = [each for each in tiles_that_fit(work) if _tiles_only(work, each[0], cut, alone)]
         order = (work.columns.name, *(axis.name for axis in work.rows))
         costs = sorted((tiled_cycles(work, *each, machine), -each[1] * prod(each[0]), each) for each in fits)
         ranked.append([(cycles, ProductPoint(*each, order)) for cycles, _, each in costs[:COMPARED]])
@@ -423,9 +520,12 @@ def _tiles_together(works: Sequence[Product], cut: Collection[Axis], machine: Cp
     return None if best is None else best[1]
 
 
-def _tiles_only(work: Product, rows: Sequence[int], cut: Collection[Axis]) -> bool:
-    """Whether a register tile has several rows along the innermost loop and those that are cut into blocks alone."""
-    return all(size == 1 or axis in cut for axis, size in zip(work.rows[:-1], rows[:-1], strict=True))
+def _tiles_only(work: Product, rows: Sequence[int], cut: Collection[Axis], alone: Collection[Axis] = ()) -> bool:
+    """Whether a register tile has several rows along the innermost loop and those that are cut into blocks only, and
+    not along those that are `alone`.
+    """
+    several = [axis for axis, size in zip(work.rows, rows, strict=True) if size > 1]
+    return all((axis in cut or axis == work.rows[-1]) and axis not in alone for axis in several)
 
 
 def _unit(works: Sequence[Product], points: Sequence[ProductPoint], axis: Axis) -> int:
