@@ -20,6 +20,7 @@ from tilewright.expr.core import Axis, Compute, Const, Expr, Read, Tensor, selec
 from tilewright.expr.graph import Loop
 from tilewright.expr.names import claim
 from tilewright.expr.rewrite import substitute, transform
+from tilewright.expr.text import print_expr
 from tilewright.graph.groups import Group, joined, kernel_name
 from tilewright.instruction.products import MappedProduct, is_proven
 from tilewright.layouts import Packed, permuted
@@ -137,12 +138,14 @@ def refusal(planning: Planning, parts: tuple[Group, ...], through_windows: bool 
         places = [_live_indices(read) for read in reads]
         if len(set(places)) > 1 or (len(reads) > 1 and consumer.kind != "rows"):
             return f"{link.name} is read at several points"
-        windows = reads_windows(producer, consumer)
-        reason = (_not_through_windows if windows and through_windows else _not_alike)(planning, producer, consumer, parts)
-        if reason:
-            return reason
         if link.name in planning.views:
             return f"{link.name} has a border or is seen as another tensor"
+        windows = reads_windows(producer, consumer)
+        reason = (_not_through_windows if windows and through_windows else _not_alike)(
+            planning, producer, consumer, parts
+        )
+        if reason:
+            return reason
     followed = zip(parts[1:], shared_loops(parts)[1:], strict=True)
     ends = {
         shared[axis] for part, shared in followed for axis in summed(part)
@@ -172,12 +175,12 @@ def _not_alike(planning: Planning, producer: Group, consumer: Group, parts: Sequ
 def _not_through_windows(planning: Planning, producer: Group, consumer: Group, parts: Sequence[Group]) -> str:
     """Why a group cannot read the result of a product through windows of a buffer of one block."""
     link, read = producer.nodes[-1].output, reads_between(producer, consumer)[0]
-    if producer != parts[0] or producer.kind != "product":
+    if producer is not parts[0] or producer.kind != "product":
         return f"{link.name} is read through windows, and no first product gives it"
     for index, size in zip(read.indices, static_shape(link.shape), strict=True):
         form = affine(index)
         if form is None or any(factor < 0 for factor in form.terms.values()):
-            return f"{link.name} is read at {index}, which is no window"
+            return f"{link.name} is read at {print_expr(index)}, which is no window"
         if not form.terms and size != 1:
             return f"only a part of {link.name} is read"
         if size == 1 and form.bounds() != (0, 0):

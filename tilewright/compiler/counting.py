@@ -49,6 +49,7 @@ from tilewright.tiles.resources import Resources
 from tilewright.tiles.topology import Unanalysable
 from tilewright.tiles.touched import PADDING, Elements, Touch, Touched
 from tilewright.tiles.traffic import Moved, Traffic
+from tilewright.tiles.windows import window_reads
 
 Array = np.ndarray[Any, Any]
 Where = Literal["interpreter", "cpu"]
@@ -231,6 +232,9 @@ class _Counting:
         self.names[""] = ""
         if any(isinstance(each.accum, Ordered) for each in kernel.statements):
             self.refused = "scans, sorts and scatters are not counted"
+            return
+        if window_reads(kernel.statements):
+            self.refused = "values that a kernel reads through windows are not counted"
             return
         try:
             self.problem: Problem = with_dimensions(problem_of(kernel))

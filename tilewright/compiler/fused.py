@@ -29,6 +29,7 @@ from tilewright.compiler.planning import Planning, points
 from tilewright.compiler.products import ProductPlan, unit_loops
 from tilewright.compiler.rows import lanes_of
 from tilewright.compiler.trees import about
+from tilewright.dataclass import dataclass
 from tilewright.decision import ASKED, Cost, Decision, Refusal
 from tilewright.expr.core import Axis, Const, Expr, Read, Tensor
 from tilewright.expr.dtypes import INDEX
@@ -80,24 +81,11 @@ def _judged(planning: Planning, parts: tuple[Group, ...], machine: Cpu) -> tuple
     given = given_trees(planning, parts)
     if given is False:
         return (), Decision(subject, APART, ASKED)
-    reason = refusal(planning, parts, through_windows=True)
-    if reason:
-        return (), Decision(subject, APART, "they cannot be one", refused=(Refusal(FUSED, reason),))
-    pair = _mappings(planning, parts)
-    if pair is None:
-        why = Refusal(FUSED, f"rows of {parts[0].name} are stored as {parts[1].main.name} reads them")
-        return (), Decision(subject, APART, "they cannot be one", refused=(why,))
-    works, threads = _together(planning, _sketches(planning, parts, pair), parts), planning.threads
-    rows = row_statements(planning, parts, anywhere=True, order=works[0].spatial)
-    works, _ = _deferred(works, rows, _softmax(rows))
-    point = choose_fused(works, machine, threads, rows)
-    if point is None:
-        return (), Decision(subject, APART, "they cannot be one", refused=(Refusal(FUSED, "a block fits L2"),))
-    alone = [planning.product_of(group.main) for group in products(parts)]
-    alike = rows_alike(works, rows, machine)
-    one = alike + cycles_fused(works, point, machine, threads, rows)
-    several = alike + cycles_apart(_sketches(planning, parts, alone), machine, threads, rows)
-    fused, asked = f"{FUSED}, {point}", given or options.fuse == "always"
+    ways = _compared(planning, parts, machine)
+    if isinstance(ways, Refusal):
+        return (), Decision(subject, APART, "they cannot be one", refused=(ways,))
+    one, several, pair = ways.one, ways.several, ways.pair
+    fused, asked = f"{FUSED}, {ways.point}", given or options.fuse == "always"
     timed = subject in planning.choose.chains
     if asked or timed or one * LEAST_GAIN <= several:
         reason = ASKED if asked else TIMED if timed else f"{one:.0f} predicted cycles, {several:.0f} as {APART}"
@@ -109,6 +97,43 @@ def _judged(planning: Planning, parts: tuple[Group, ...], machine: Cpu) -> tuple
     return (), Decision(
         subject, APART, reason, fused, f"{one:.0f} cycles", cost=Cost(cycles=several), runner_up_cost=Cost(cycles=one)
     )
+
+
+@dataclass(frozen=True)
+class _Ways:
+    """Groups as one kernel, with these mappings of products at this point, and as several: predicted cycles of both."""
+
+    pair: tuple[MappedProduct, ...]
+    point: FusedPoint
+    one: float
+    several: float
+
+
+def _compared(planning: Planning, parts: tuple[Group, ...], machine: Cpu) -> _Ways | Refusal:
+    """Both ways of running groups, or why they cannot be one kernel.
+
+    Where the first of three is read through windows, the other two may be one kernel of the several.
+    """
+    reason = refusal(planning, parts, through_windows=True)
+    if reason:
+        return Refusal(FUSED, reason)
+    pair = _mappings(planning, parts)
+    if pair is None:
+        return Refusal(FUSED, f"rows of {parts[0].name} are stored as {parts[1].main.name} reads them")
+    works, threads = _together(planning, _sketches(planning, parts, pair), parts), planning.threads
+    rows = row_statements(planning, parts, anywhere=True, order=works[0].spatial)
+    works, _ = _deferred(works, rows, _softmax(rows))
+    point = choose_fused(works, machine, threads, rows)
+    if point is None:
+        return Refusal(FUSED, "a block fits L2")
+    alone = [planning.product_of(group.main) for group in products(parts)]
+    alike = rows_alike(works, rows, machine)
+    one = alike + cycles_fused(works, point, machine, threads, rows)
+    several = alike + cycles_apart(_sketches(planning, parts, alone), machine, threads, rows)
+    if len(parts) > 2 and has_windows(parts):
+        others = _compared(planning, parts[1:], machine)
+        several -= 0.0 if isinstance(others, Refusal) else max(0.0, others.several - others.one)
+    return _Ways(pair, point, one, several)
 
 
 def _mappings(planning: Planning, parts: tuple[Group, ...]) -> tuple[MappedProduct, ...] | None:

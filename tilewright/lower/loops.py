@@ -251,7 +251,6 @@ class Tiler:
         if loop.rest:
             builder.branch(block.has_rest(builder), lambda: self.visit(inner, body, _ragged(builder, point, loop)))
 
-
     def _visit_span(
         self, loop: SpatialLoop, inner: Sequence[SpatialLoop], body: Callable[[Point], None], point: Point
     ) -> None:

@@ -20,7 +20,7 @@ from tilewright.expr.core import Axis, Const
 from tilewright.kernel import dialect as tile
 from tilewright.lower.builder import KernelBuilder
 from tilewright.lower.loops import Point, Span
-from tilewright.operator.products_tree import Buffer, ProductsTree
+from tilewright.operator.products_tree import ProductsTree
 from tilewright.tiles.windows import Window
 
 ELEMENTS = 16  # that are copied or filled at once: several vectors of any machine

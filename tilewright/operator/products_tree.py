@@ -146,7 +146,9 @@ class ProductsTree:
     def window_reads(self) -> dict[str, WindowRead]:
         """The values that are read through windows, by name."""
         works = [each.work.statements for each in self.products]
-        return window_reads([each for part in (*works, *(rows.statements for rows in self.rows.values())) for each in part])
+        return window_reads(
+            [each for part in (*works, *(rows.statements for rows in self.rows.values())) for each in part]
+        )
 
     @cached_property
     def windows(self) -> dict[Axis, Window]:
@@ -300,7 +302,7 @@ class ProductsTree:
 
 
 def _linear(places: Iterable[tuple[int, Expr]]) -> tuple[Expr, int]:
-    """The address of these places, of so many each, of which the last are contiguous, and how many addresses there are."""
+    """The address of these places, of so many each, of which the last are contiguous; and how many there are."""
     address: Expr = Const(0, INDEX)
     size = 1
     for extent, place in places:

@@ -71,7 +71,8 @@ class WindowRead:
         for axis, index in zip(axes, self.read.indices, strict=True):
             if index != axis:
                 form = affine(index)
-                assert form is not None and min(form.terms.values(), default=0) > 0, f"{index} is no window"
+                assert form is not None, f"{index} is no window"
+                assert min(form.terms.values(), default=0) > 0, f"{index} is no window"
                 found.append(Window(axis, form))
         return found
 

@@ -48,6 +48,7 @@ MOST_UNIT = 64  # points of the smallest block, which is whole register tiles of
 COMPARED = 12  # register tiles of a product that are tried with those of the other
 PASSES = 3  # of a link through the level beyond L2: lines are read before they are written, written back, read again
 PASSES_BEHIND_READS = 0.75  # of a link smaller than what its kernel reads, written while that arrives: 0.5 to 1.6
+PASSES_BEFORE_WINDOWS = 1.5  # of what a link that rows read through windows has beyond L2: of a Zen 3 core
 ONWARD_CYCLES = 120  # of a row in a block: its lanes put together, the factor of its sums; of a Sapphire Rapids core
 NOWHERE = Const(0, INDEX)  # the address of what is touched once
 ROWS_AT_ONCE = 4  # most points beside a vector in a register tile of rows (`cpu_rows`)
@@ -218,19 +219,21 @@ def fused_points(
 
 
 def _windowed_points(each: Windowed, machine: Cpu, threads: int) -> list[FusedPoint]:
-    """The points with the fewest predicted cycles whose blocks keep what they share, and whose blocks do not."""
-    found = []
-    for least in (False, True):  # where no block of whole register tiles fits L2, tiles have one point of the loop
-        points = _tiles_together(each.works, (each.cut,), machine, each, least)
-        if points is None:
+    """The points with the fewest predicted cycles whose blocks keep what they share, and whose blocks do not.
+
+    Where no block of whole register tiles fits L2, tiles have one point of the loop that is cut.
+    """
+    cut = [each.cut] if each.cut is not None else []
+    found: list[FusedPoint] = []
+    for alone, whole in (([], True), (each.moved(), False), ([*each.moved(), *cut], False)):
+        points = _tiles_together(each.works, cut, machine, alone)
+        if points is None or (found and alone[len(each.moved()) :]):
             continue
         tiles = [point.tile(work) for point, work in zip(points, each.works, strict=True)]
-        for size in points_of_blocks(each, unit_of(each, tiles), ROWS_AT_ONCE, l2_bytes(machine)):
+        for size in points_of_blocks(each, unit_of(each, tiles), ROWS_AT_ONCE, l2_bytes(machine), whole):
             for programs in PROGRAMS if threads > 1 else (1,):
                 blocks = each.blocks(size, 1 if threads == 1 else programs * threads)
                 found += [FusedPoint(points, blocks, keep) for keep in (False, True) if not keep or each.shares(blocks)]
-        if found:
-            break
     best = {}
     for keep in (False, True):
         alike = [point for point in found if point.keep == keep]
@@ -349,7 +352,7 @@ def _windowed_cycles(each: Windowed, point: FusedPoint, machine: Cpu, threads: i
 
 
 def _panels_again(each: Windowed, point: FusedPoint, machine: Cpu) -> float:
-    """Cycles in which the factors that columns index come into L2 again for every block, where L2 does not keep them."""
+    """Cycles in which factors that columns index come into L2 again for every block, where L2 does not keep them."""
     cut = next((loop for loop in point.blocks if loop.axis == each.cut), None)
     if cut is None:
         return 0.0
@@ -403,7 +406,8 @@ def cycles_apart(works: Sequence[Product], machine: Cpu, threads: int, rows: Map
     With a softmax between them it goes there twice, in a kernel of its own, whose arithmetic is the same in both ways.
     Other rows, before a product, give a link too. One that L2 does not keep beside what its kernel reads is written to
     the level that holds it, for which lines are read first, and read from there: three times its bytes, during which
-    arithmetic waits. It is written meanwhile, and costs less, where its kernel waits for more than it writes.
+    arithmetic waits. It is written meanwhile, and costs less, where its kernel waits for more than it writes. Of a link
+    that rows read through windows, the bytes beyond L2 count.
     """
     total = 0.0
     for work in works:
@@ -414,16 +418,20 @@ def cycles_apart(works: Sequence[Product], machine: Cpu, threads: int, rows: Map
     for work in works[:-1]:
         panels = _points((*work.outer, work.columns, *work.depth)) * dtypes.size_bytes(work.b.tensor.dtype)
         links.append((_points(work.spatial) * dtypes.size_bytes(work.output.dtype), _a_bytes(work), panels))
-    softmax = 0 in rows and runs_along(rows[0])
+    softmax, windows = (0 in rows and runs_along(rows[0]) == along for along in (True, False))
     if -1 in rows:
         read = {each.tensor.name: each for each in _reads(rows[-1])}
         links.append((_result_bytes(rows[-1]), sum(map(_read_bytes, read.values())), 0))
-    elif 0 in rows and not softmax:
+    elif windows:
         links.append((_result_bytes(rows[0]), links[0][0], 0))
-    for link, arriving, panels in links:
-        if link + arriving + panels > l2_bytes(machine) * threads:
-            passes = PASSES_BEHIND_READS if arriving > link else PASSES
-            total += (2 if softmax else 1) * passes * link / _rate_beyond_l2(link, machine)
+    for number, (link, arriving, panels) in enumerate(links):
+        beyond = link + arriving + panels - l2_bytes(machine) * threads
+        if beyond <= 0:
+            continue
+        moved = PASSES_BEHIND_READS * link if arriving > link or number else PASSES * link
+        if windows and not number:
+            moved = PASSES_BEFORE_WINDOWS * min(link, beyond)
+        total += (2 if softmax else 1) * moved / _rate_beyond_l2(link, machine)
     return total
 
 
@@ -497,15 +505,14 @@ def _rate_beyond_l2(size: int, machine: Cpu) -> float:
 
 
 def _tiles_together(
-    works: Sequence[Product], cut: Collection[Axis], machine: Cpu, through: Windowed | None = None, least: bool = False
+    works: Sequence[Product], cut: Collection[Axis], machine: Cpu, alone: Collection[Axis] = ()
 ) -> tuple[ProductPoint, ...] | None:
     """The register tiles with the fewest cycles in all, of which few make a block of the loops to be `cut`.
 
-    Of loops whose windows are cut they have one point, and `least` of those that are cut too.
+    They have one point of loops that are `alone`.
     """
     ranked = []
     for work in works:
-        alone = {*(() if through is None else through.moved()), *(cut if least else ())}
         fits = [each for each in tiles_that_fit(work) if _tiles_only(work, each[0], cut, alone)]
         order = (work.columns.name, *(axis.name for axis in work.rows))
         costs = sorted((tiled_cycles(work, *each, machine), -each[1] * prod(each[0]), each) for each in fits)

@@ -1,4 +1,4 @@
-"""Blocks of products in one kernel where one value is read through windows: how many points, and what they compute again.
+"""Blocks of products in one kernel where one value is read through windows: their points, and what they compute again.
 
 The outermost loop of rows that all statements follow is cut; loops inside it are whole in a block. Of the value that is
 read through windows a block computes what its windows touch. What the block before computed too is computed again, or
@@ -13,7 +13,6 @@ from math import lcm, prod
 from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
 from tilewright.expr.core import Axis
-from tilewright.machine.description import Cpu
 from tilewright.operator.statements import Statements, outer_loops
 from tilewright.tiles.loops import SpatialLoop
 from tilewright.tiles.product import Product
@@ -28,24 +27,25 @@ PROGRAMS = (1, 2, 4)  # for each thread, along the loop that is cut
 class Windowed:
     """Products, and rows between them, of which one reads the result of the first product through windows.
 
-    `windows` are those along each loop of that result. `cut` is the loop that blocks cut, of those `outside` it a block
-    has one point.
+    `windows` are those along each loop of that result. `cut` is the loop that blocks cut, if there is one, of those
+    `outside` it a block has one point.
     """
 
     works: tuple[Product, ...]
     rows: Mapping[int, Statements]
     windows: Mapping[Axis, Window]
-    cut: Axis
+    cut: Axis | None
     outside: tuple[Axis, ...]
 
     def moved(self) -> list[Axis]:
         """The loops of the value whose windows are cut."""
-        return [axis for axis, window in self.windows.items() if window.is_cut({self.cut: 1})]
+        return [axis for axis, window in self.windows.items() if self.cut is not None and window.is_cut({self.cut: 1})]
 
     def blocks(self, points: int, programs: int) -> tuple[SpatialLoop, ...]:
         """Blocks of so many points of the loop that is cut, distributed to so many programs."""
         around = [SpatialLoop(axis, 1, axis.size) for axis in self.outside]
-        return (*around, *([SpatialLoop(self.cut, points, programs)] if points < self.cut.size else []))
+        whole = self.cut is None or points >= self.cut.size
+        return (*around, *([] if self.cut is None or whole else [SpatialLoop(self.cut, points, programs)]))
 
     def computed(self, blocks: Sequence[SpatialLoop], keep: bool) -> float:
         """How often the points of the value are computed, on average."""
@@ -100,12 +100,13 @@ class Windowed:
 
 
 def windowed(works: Sequence[Product], rows: Mapping[int, Statements]) -> Windowed | None:
-    """What is known of products of which one reads another through windows; None where none does, or no loop is cut."""
+    """What is known of products of which one reads another through windows; None where none does."""
     statements = [each for part in (*(work.statements for work in works), *rows.values()) for each in part]
     axes = {work.output.name: work.spatial for work in works}
     windows = {
         window.axis: window
-        for name, read in window_reads(statements).items() if name in axes
+        for name, read in window_reads(statements).items()
+        if name in axes
         for window in read.windows(axes[name])
     }
     if not windows:
@@ -118,32 +119,30 @@ def windowed(works: Sequence[Product], rows: Mapping[int, Statements]) -> Window
         and (0 not in rows or axis in outer_loops(rows[0]))
     ]  # fmt: skip
     cut = next((axis for axis in last.rows if axis in follows), None)
-    if cut is None:
-        return None
     return Windowed(tuple(works), rows, windows, cut, tuple(axis for axis in follows if axis in last.outer))
 
 
-def points_of_blocks(each: Windowed, unit: int, at_once: int, l2_bytes: int) -> list[int]:
-    """The points of the loop that is cut which a block may have: whole units, whose buffers take half of L2 at most.
+def points_of_blocks(each: Windowed, unit: int, at_once: int, l2_bytes: int, whole: bool) -> list[int]:
+    """The points of the loop that is cut which a block may have: whole units, or all where the loop is `whole`.
 
-    Rows take `at_once` points together, or all where there are fewer.
+    Buffers take half of L2 at most, or three quarters where no blocks take less. Rows take `at_once` points of the loop
+    together, or all where there are fewer.
     """
-    cut, found = each.cut, []
-    innermost = 0 in each.rows and outer_loops(each.rows[0])[-2:-1] == (cut,)
-    for size in range(unit, min(cut.size, MOST_POINTS) + unit, unit):
-        whole = size >= cut.size
-        if innermost and not whole and size > at_once and size % at_once:
-            continue
-        points = {} if whole else {cut: size}
-        if sum(each.buffer_bytes(points)) > l2_bytes // 2:
-            break
-        found.append(cut.size if whole else size)
-    return found
+    cut = each.cut
+    if cut is None or whole:
+        sizes = [1 if cut is None else cut.size] if whole else []
+    else:
+        innermost = 0 in each.rows and outer_loops(each.rows[0])[-2:-1] == (cut,)
+        sizes = list(range(unit, min(cut.size, MOST_POINTS + 1), unit))
+        sizes = [size for size in sizes if not innermost or size <= at_once or size % at_once == 0]
+    held = {size: sum(each.buffer_bytes({} if cut is None or whole else {cut: size})) for size in sizes}
+    found = [size for size in sizes if held[size] <= l2_bytes // 2]
+    return found or [size for size in sizes if held[size] <= l2_bytes * 3 // 4]
 
 
 def unit_of(each: Windowed, tiles: Sequence[Mapping[str, int]]) -> int:
     """Points of the loop that is cut in the smallest block of whole register tiles."""
-    return lcm(*(tile.get(each.cut.name, 1) for tile in tiles))
+    return lcm(*(tile.get(each.cut.name, 1) for tile in tiles)) if each.cut is not None else 1
 
 
 def _points_of_blocks(window: Window, axis: Axis, cut: SpatialLoop, keep: bool) -> list[int]:

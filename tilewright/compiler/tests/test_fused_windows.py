@@ -1,0 +1,349 @@
+"""Products in one kernel that reads their results through windows: right on random sizes and blocks, and predicted."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, settings
+from hypothesis import given as draws
+from hypothesis import strategies as st
+
+from tests.covering import tries
+from tilewright.compiler.chains import fusions
+from tilewright.compiler.compile import build, compile_graph
+from tilewright.compiler.counting import count_plan
+from tilewright.compiler.plan import Plan
+from tilewright.compiler.planning import Kernel
+from tilewright.compiler.tests.edited_trees import given
+from tilewright.compiler.tests.test_fused_convolutions import (
+    ACTIVATIONS,
+    ALWAYS,
+    AUTO,
+    CHANNELS,
+    EXTENTS,
+    MACHINE,
+    Layer,
+    convolutions,
+    inputs,
+    planned,
+)
+from tilewright.expr.evaluate import evaluate
+from tilewright.expr.graph import Graph, GraphBuilder
+from tilewright.expr.ops import conv, pool
+from tilewright.machine import resolve_cpu
+from tilewright.machine.description import Cpu
+from tilewright.operator.products_tree import products_tree
+from tilewright.operator.rules import cpu_fused
+from tilewright.operator.rules.cpu_fused import FusedPoint, fused_kernel, point_of
+from tilewright.operator.rules.cpu_windows import points_of_blocks, windowed
+from tilewright.options import Options
+from tilewright.tiles.legality import IllegalTree
+from tilewright.tiles.notation import print_tree
+from tilewright.tiles.tree import InvalidTree, TileTree, to_json
+from tilewright.tiles.windows import window_reads
+
+Array = np.ndarray[Any, Any]
+
+
+def inverted(channels: int, expanded: int, filters: int, kernel: int = 3, stride: int = 1) -> list[Layer]:
+    """An inverted residual block: 1 x 1, depthwise, 1 x 1."""
+    return [
+        Layer(expanded, bias=True, activation="relu6"),
+        Layer(expanded, kernel, stride, True, "relu6", True),
+        Layer(filters, bias=True),
+    ]
+
+
+def windowed_kernel(plan: Plan) -> Kernel | None:
+    """The kernel of a plan that reads a value through windows."""
+    found = [each for each in plan.kernels if window_reads(each.scheduled.statements)]
+    return found[0] if found else None
+
+
+def with_other_blocks(kernel: Kernel, machine: Cpu, roll: random.Random) -> TileTree:
+    """The tree of a kernel with other blocks, kept or not, for so many programs."""
+    tree = products_tree(kernel.scheduled)
+    works = [each.work for each in tree.products]
+    rows = {number: each.statements for number, each in tree.rows.items()}
+    through = windowed(works, rows)
+    assert through is not None
+    l2_bytes, points = cpu_fused.l2_bytes(machine), point_of(tree).points
+    sizes = points_of_blocks(through, 1, cpu_fused.ROWS_AT_ONCE, l2_bytes, whole=False)
+    if not sizes:
+        return kernel.scheduled.tree
+    blocks = through.blocks(roll.choice([*sizes[:6], sizes[-1]]), roll.randint(1, 3))
+    alone = [*through.moved(), through.cut]
+    points = tuple(
+        replace(each, rows=tuple(1 if axis in alone else size for axis, size in zip(work.rows, each.rows, strict=True)))
+        for work, each in zip(works, points, strict=True)
+    )
+    point = FusedPoint(points, blocks, roll.random() < 0.7 and through.shares(blocks))
+    loops = [work.has_epilogue and roll.random() < 0.2 for work in works]
+    return fused_kernel(works, point, loops, rows, machine).tree
+
+
+def require_right(graph: Graph, options: Options, threads: int) -> None:
+    (expected,) = evaluate(graph, inputs(graph))
+    found = compile_graph(graph, threads=threads, options=options)(*inputs(graph))
+    np.testing.assert_array_equal(found, expected)
+
+
+# Any sizes and blocks -------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> tuple[tuple[int, ...], list[Layer]]:
+    """A convolution whose result another one, or a depthwise one before one of 1 x 1, reads through windows."""
+    image = draw(st.tuples(st.integers(1, 3), CHANNELS, EXTENTS, EXTENTS))
+    middle, filters = draw(CHANNELS), draw(CHANNELS)
+    activation = st.sampled_from(["", "relu6"])
+    first = Layer(middle, draw(st.sampled_from([1, 3])), draw(st.integers(1, 2)), draw(st.booleans()), draw(activation))
+    kernel, stride = draw(st.sampled_from([3, 5])), draw(st.integers(1, 3))
+    if draw(st.booleans()):
+        return image, [first, Layer(filters, kernel, stride, draw(st.booleans()))]
+    depthwise = Layer(middle, kernel, stride, True, draw(activation), True)
+    return image, [first, depthwise, Layer(filters, bias=draw(st.booleans()))]
+
+
+@settings(max_examples=tries(12, full=100), deadline=None)
+@example(chain=((1, 16, 31, 23), inverted(16, 48, 17)), residual=False, threads=2, seed=1)
+@draws(chain=chains(), residual=st.booleans(), threads=st.integers(1, 2), seed=st.integers(0, 1 << 16))
+def test_any_blocks_compute_the_same(
+    chain: tuple[tuple[int, ...], list[Layer]], residual: bool, threads: int, seed: int
+) -> None:
+    graph = convolutions(*chain, residual=residual)
+    require_right(graph, ALWAYS, threads)
+    kernel = windowed_kernel(planned(graph, threads=threads))
+    if kernel is not None:
+        tree = with_other_blocks(kernel, resolve_cpu("host"), random.Random(seed))
+        require_right(graph, Options(cache=False, fuse="always", trees={kernel.name: to_json(tree)}), threads)
+
+
+@settings(max_examples=tries(6, full=40), deadline=None)
+@draws(
+    image=st.tuples(st.integers(1, 2), st.sampled_from([2, 7]), *[st.sampled_from([5, 7, 11])] * 2),
+    middle=st.sampled_from([3, 17]), kernel=st.sampled_from([3, 5]), stride=st.integers(1, 2), depthwise=st.booleans(),
+    seed=st.integers(0, 1 << 16),
+)  # fmt: skip
+def test_all_addresses_are_inside_of_their_buffers(
+    image: tuple[int, ...], middle: int, kernel: int, stride: int, depthwise: bool, seed: int
+) -> None:
+    """The interpreter refuses other ones."""
+    layers = inverted(image[1], middle, 9, kernel, stride) if depthwise else [Layer(middle), Layer(9, kernel, stride)]
+    graph, machine = convolutions(image, layers), resolve_cpu(MACHINE)
+    found = windowed_kernel(planned(graph, machine=MACHINE))
+    assert found is not None
+    tree = with_other_blocks(found, machine, random.Random(seed))
+    plan = planned(graph, Options(cache=False, fuse="always", trees={found.name: to_json(tree)}), machine=MACHINE)
+    (result,), counts = count_plan(plan, machine, inputs(graph))
+    np.testing.assert_array_equal(result, *evaluate(graph, inputs(graph)))
+    assert [each.refused for each in counts if each.kernel == found.name] == [
+        "values that a kernel reads through windows are not counted"
+    ]
+
+
+def separated(shape: Sequence[int], kernel: Sequence[int], strides: Any, pads: Any, dilations: Any) -> Graph:
+    """A convolution of 1 x 1, a depthwise one of any windows, and one of 1 x 1."""
+    b, ones = GraphBuilder("separated"), [1] * len(kernel)
+    value = conv.conv(b.input("x", (2, 7, *shape), "f32"), b.input("w0", (24, 7, *ones), "f32"), name="c0")
+    value = ACTIVATIONS["relu"](value)
+    depthwise = b.input("w1", (24, 1, *kernel), "f32")
+    value = conv.conv(value, depthwise, groups=24, strides=strides, pads=pads, dilations=dilations, name="c1")
+    return b.finish([conv.conv(value, b.input("w2", (16, 24, *ones), "f32"), name="c2")])
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "strides", "pads", "dilations"),
+    [
+        ((17, 13), (3, 3), (2, 2), (2, 2), (2, 2)),
+        ((17, 13), (3, 1), (1, 1), (1, 0), (1, 1)),
+        ((17, 13), (1, 3), (1, 2), (0, 1), (1, 1)),
+        ((17, 13), (3, 3), (1, 1), (0, 0), (1, 1)),
+        ((17, 13), (3, 3), (1, 1), [0, 1, 1, 0], (1, 1)),
+        ((33,), (5,), (2,), (2,), (1,)),
+        ((7, 9, 5), (3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1)),
+    ],
+)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_windows_of_any_kind(
+    shape: Sequence[int], kernel: Sequence[int], strides: Any, pads: Any, dilations: Any, threads: int
+) -> None:
+    graph = separated(shape, kernel, strides, pads, dilations)
+    found = windowed_kernel(planned(graph, threads=threads))
+    assert found is not None
+    require_right(graph, ALWAYS, threads)
+    tree = with_other_blocks(found, resolve_cpu("host"), random.Random(3))
+    require_right(graph, Options(cache=False, fuse="always", trees={found.name: to_json(tree)}), threads)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+def test_a_border_has_the_value_that_the_reader_selects(dtype: str) -> None:
+    """Of a largest value that is minus infinity."""
+    b = GraphBuilder("pooled")
+    x, w0, w1 = (
+        b.input(name, shape, dtype)
+        for name, shape in (("x", (2, 7, 17, 13)), ("w0", (24, 7, 1, 1)), ("w1", (16, 24, 1, 1)))
+    )
+    value = pool.max_pool(conv.conv(x, w0, name="c0"), [3, 3], strides=2, pads=1, name="p")
+    graph = b.finish([conv.conv(value, w1, name="c1")])
+    kernel = windowed_kernel(planned(graph))
+    assert kernel is not None
+    (read,) = window_reads(kernel.scheduled.statements).values()
+    assert read.border is not None
+    assert read.border.value == -np.inf
+    values = [each.astype(np.float32) for each in inputs(graph)]
+    given_values = [evaluated.astype(spec) for evaluated, spec in zip(values, _types(graph), strict=True)]
+    (expected,) = evaluate(graph, given_values)
+    found = compile_graph(graph, threads=1, options=ALWAYS)(*given_values)
+    np.testing.assert_array_equal(np.asarray(found, np.float64), np.asarray(expected, np.float64))
+
+
+def _types(graph: Graph) -> list[Any]:
+    from tilewright.expr.dtypes import numpy_dtype
+
+    return [numpy_dtype(each.dtype) for each in graph.inputs]
+
+
+# The tree -------------------------------------------------------------------------------------------------------------
+
+
+def block() -> Graph:
+    return convolutions((1, 24, 56, 56), inverted(24, 144, 24), residual=True)
+
+
+def test_the_tree_keeps_the_rows_that_blocks_share() -> None:
+    plan = planned(block(), machine=MACHINE)
+    kernel = windowed_kernel(plan)
+    assert kernel is not None
+    assert not [name for name in (*kernel.reads, *kernel.writes) if name.startswith("relu6")]
+    text = print_tree(kernel.scheduled.tree)
+    assert text.startswith("@L3 for i.1:")
+    assert "keep relu6 {" in text
+    assert text.index("op relu6") < text.index("op c1.acc") < text.index("op c2.acc")
+    tree = products_tree(kernel.scheduled)
+    (cut,) = (loop.quantum for loop in tree.blocks if loop.tiles > 1)
+    rows = dict(tree.buffers["relu6"].extents)
+    assert [rows[axis] for axis in rows] == [cut + 2, 58, 144]
+
+
+def test_a_tree_with_windows_is_what_runs() -> None:
+    graph, machine = block(), resolve_cpu(MACHINE)
+    plan = planned(graph, machine=MACHINE)
+    kernel = windowed_kernel(plan)
+    assert kernel is not None
+    own = build(graph, machine, 1, ALWAYS).program
+    assert build(graph, machine, 1, given(plan, kernel.name)).program == own
+
+
+@pytest.fixture(scope="module")
+def small() -> tuple[Graph, Plan, str]:
+    """An inverted residual block whose kernel has blocks of 2 rows that keep what they share."""
+    graph = convolutions((1, 24, 20, 20), inverted(24, 48, 16))
+    kernel = windowed_kernel(planned(graph, machine=MACHINE))
+    assert kernel is not None
+    tree = products_tree(kernel.scheduled)
+    works, rows = [each.work for each in tree.products], {n: each.statements for n, each in tree.rows.items()}
+    through = windowed(works, rows)
+    assert through is not None
+    points = tuple(replace(each, rows=(1, each.rows[-1])) for each in point_of(tree).points)
+    point = FusedPoint(points, through.blocks(2, 1), keep=True)
+    other = fused_kernel(works, point, [False, False], rows, resolve_cpu(MACHINE)).tree
+    options = Options(cache=False, fuse="always", trees={kernel.name: to_json(other)})
+    return graph, planned(graph, options, machine=MACHINE), kernel.name
+
+
+def test_a_tree_that_computes_shared_rows_again(small: tuple[Graph, Plan, str]) -> None:
+    graph, plan, name = small
+    again = given(plan, name, (" keep relu6", ""), ("i:2, j:", "i:4, j:"))
+    kept, computed = (windowed_kernel(planned(graph, each, machine=MACHINE)) for each in (given(plan, name), again))
+    assert kept is not None
+    assert computed is not None
+    assert products_tree(kept.scheduled).kept == ("relu6",)
+    assert not products_tree(computed.scheduled).kept
+    programs = [build(graph, resolve_cpu(MACHINE), 1, each).program for each in (given(plan, name), again)]
+    assert programs[0] != programs[1]
+
+
+@pytest.mark.parametrize(
+    ("edits", "message"),
+    [
+        ([("i:2, j:", "i:4, j:")], "does not go with the rest of the tree"),
+        ([(" keep relu6", "")], "does not go with the rest of the tree"),
+        ([("keep relu6", "keep relu6.1")], "blocks keep relu6.1, whose windows they do not cut"),
+        ([("keep relu6", "keep c2")], "L11 retention"),
+        ([("@L3 for i.1:10", "@L3 for i:2, i.1:10")], "i:2 at L3 is no loop of c"),
+        ([("keep relu6", "bypass relu6")], "does not go with the rest of the tree"),
+    ],
+)
+def test_a_tree_with_other_windows_is_refused(
+    small: tuple[Graph, Plan, str], edits: list[tuple[str, str]], message: str
+) -> None:
+    graph, plan, name = small
+    with pytest.raises((IllegalTree, InvalidTree), match=message) as caught:
+        planned(graph, given(plan, name, *edits), machine=MACHINE)
+    assert caught.value.where.startswith(f"tile tree of {name}")
+
+
+# Whether --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_block_is_fused_where_its_link_leaves_l2() -> None:
+    layers = inverted(16, 96, 24, stride=2)
+    large, small = (planned(convolutions((1, 16, size, size), layers), AUTO, machine=MACHINE) for size in (112, 14))
+    assert windowed_kernel(large) is not None
+    assert windowed_kernel(small) is None
+    for plan in (large, small):
+        (found,) = (each for each in fusions(plan.decisions) if each.subject.count("+") == 2)
+        assert found.cost is not None
+        assert found.runner_up_cost is not None
+
+
+def test_blocks_that_keep_rows_and_blocks_that_compute_them_again_are_compared() -> None:
+    plan = planned(block(), machine=MACHINE)
+    kernel = windowed_kernel(plan)
+    assert kernel is not None
+    (found,) = (each for each in plan.decisions if each.subject == f"blocks of {kernel.name}")
+    assert found.chosen.endswith("that keep what they share")
+    assert not found.runner_up.endswith("that keep what they share")
+    assert found.cost is not None
+    assert found.runner_up_cost is not None
+    assert (found.cost.cycles or 0.0) < (found.runner_up_cost.cycles or 0.0)
+
+
+def test_every_thread_has_a_part_of_one_image() -> None:
+    kernel = windowed_kernel(planned(block(), threads=2, machine=MACHINE))
+    assert kernel is not None
+    assert print_tree(kernel.scheduled.tree).startswith("@DRAM par i.1:")
+
+
+def test_windows_wider_than_what_they_read_are_of_what_there_is() -> None:
+    """An image of one column: of the windows only the middle column is left."""
+    graph = convolutions((1, 8, 12, 1), inverted(8, 16, 8))
+    kernel = windowed_kernel(planned(graph))
+    assert kernel is not None
+    (read,) = window_reads(kernel.scheduled.statements).values()
+    assert len(read.read.indices) == 2
+    require_right(graph, ALWAYS, 1)
+
+
+def test_channels_that_windows_move_along_stay_apart() -> None:
+    """Of a convolution in groups; its first product would have to compute the channels of one group at a time."""
+    b = GraphBuilder("groups")
+    value = conv.conv(b.input("x", (1, 8, 9, 9), "f32"), b.input("w0", (24, 8, 1, 1), "f32"), name="c0")
+    graph = b.finish([conv.conv(value, b.input("w1", (24, 6, 3, 3), "f32"), groups=4, pads=1, name="c1")])
+    assert windowed_kernel(planned(graph)) is None
+    require_right(graph, ALWAYS, 1)
+
+
+def test_a_rearrangement_is_no_window() -> None:
+    """A transposed read of the first product ends a chain."""
+    b = GraphBuilder("rows")
+    value = conv.conv(b.input("x", (1, 8, 9, 9), "f32"), b.input("w0", (16, 8, 1, 1), "f32"), name="c0")
+    graph = b.finish([conv.conv(value[:, :, ::-1], b.input("w1", (8, 16, 3, 3), "f32"), name="c1")])
+    assert windowed_kernel(planned(graph)) is None
+    require_right(graph, ALWAYS, 1)
