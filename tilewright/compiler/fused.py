@@ -66,22 +66,26 @@ from tilewright.tiles.product import Operand, Product, flat_product
 
 def join_products(planning: Planning, steps: Sequence[Group | Loop], machine: Cpu) -> list[Group | Loop]:
     """The steps of a plan, in which products that are one kernel are one group."""
-    return join(planning, steps, lambda parts: _judged(planning, parts, machine))
+    known: dict[str, _Ways | Refusal] = {}
+    return join(planning, steps, lambda parts: _judged(planning, parts, machine, known))
 
 
 # Whether --------------------------------------------------------------------------------------------------------------
 
 
-def _judged(planning: Planning, parts: tuple[Group, ...], machine: Cpu) -> tuple[tuple[MappedProduct, ...], Decision]:
+def _judged(
+    planning: Planning, parts: tuple[Group, ...], machine: Cpu, known: dict[str, _Ways | Refusal]
+) -> tuple[tuple[MappedProduct, ...], Decision]:  # fmt: skip
     """The mappings with which groups run as one kernel, with the decision; none where they stay apart.
 
-    They are one where blocks fit, and that is asked for or predicted to pay.
+    They are one where blocks fit, and that is asked for or predicted to pay. What is `known` of the ways to run groups
+    is kept by the subject of their decision.
     """
     subject, options = fusion_of(parts), planning.options
     given = given_trees(planning, parts)
     if given is False:
         return (), Decision(subject, APART, ASKED)
-    ways = _compared(planning, parts, machine)
+    ways = _compared(planning, parts, machine, known)
     if isinstance(ways, Refusal):
         return (), Decision(subject, APART, "they cannot be one", refused=(ways,))
     one, several, pair = ways.one, ways.several, ways.pair
@@ -109,11 +113,22 @@ class _Ways:
     several: float
 
 
-def _compared(planning: Planning, parts: tuple[Group, ...], machine: Cpu) -> _Ways | Refusal:
+def _compared(
+    planning: Planning, parts: tuple[Group, ...], machine: Cpu, known: dict[str, _Ways | Refusal]
+) -> _Ways | Refusal:  # fmt: skip
     """Both ways of running groups, or why they cannot be one kernel.
 
     Where the first of three is read through windows, the other two may be one kernel of the several.
     """
+    subject = fusion_of(parts)
+    if subject not in known:
+        known[subject] = _both_ways(planning, parts, machine, known)
+    return known[subject]
+
+
+def _both_ways(
+    planning: Planning, parts: tuple[Group, ...], machine: Cpu, known: dict[str, _Ways | Refusal]
+) -> _Ways | Refusal:  # fmt: skip
     reason = refusal(planning, parts, through_windows=True)
     if reason:
         return Refusal(FUSED, reason)
@@ -131,7 +146,7 @@ def _compared(planning: Planning, parts: tuple[Group, ...], machine: Cpu) -> _Wa
     one = alike + cycles_fused(works, point, machine, threads, rows)
     several = alike + cycles_apart(_sketches(planning, parts, alone), machine, threads, rows)
     if len(parts) > 2 and has_windows(parts):
-        others = _compared(planning, parts[1:], machine)
+        others = _compared(planning, parts[1:], machine, known)
         several -= 0.0 if isinstance(others, Refusal) else max(0.0, others.several - others.one)
     return _Ways(pair, point, one, several)
 
@@ -141,7 +156,7 @@ def _mappings(planning: Planning, parts: tuple[Group, ...]) -> tuple[MappedProdu
     shared, between, target = shared_loops(parts), len(parts) > 2, planning.target
     link = parts[-2].nodes[-1].name
     windows = has_windows(parts)
-    inner, *_ = (axis for axis in summed(parts[1]) if axis.extent != 1)
+    along = [axis for axis in summed(parts[1]) if axis.extent != 1]
 
     def fits(*pair: MappedProduct) -> bool:
         first, last = pair[0], pair[-1]
@@ -149,7 +164,7 @@ def _mappings(planning: Planning, parts: tuple[Group, ...]) -> tuple[MappedProdu
             ends = [axis for axis in last.depth if shared[-1].get(axis) == first.columns]
             return last.a.tensor.name == link and bool(ends) and (between or last.group == 1)
         in_rows = between or (len(pair) > 1 and last.group > 1)
-        if in_rows and first.columns != shared[1][inner]:
+        if in_rows and first.columns != shared[1][along[0]]:
             return False
         if last.a.tensor.name == link:
             return True

@@ -72,15 +72,16 @@ def with_other_blocks(kernel: Kernel, machine: Cpu, roll: random.Random) -> Tile
     rows = {number: each.statements for number, each in tree.rows.items()}
     through = windowed(works, rows)
     assert through is not None
-    l2_bytes, points = cpu_fused.l2_bytes(machine), point_of(tree).points
-    sizes = points_of_blocks(through, 1, cpu_fused.ROWS_AT_ONCE, l2_bytes, whole=False)
-    if not sizes:
+    cuts = through.cuts()
+    if not cuts:
         return kernel.scheduled.tree
-    blocks = through.blocks(roll.choice([*sizes[:6], sizes[-1]]), roll.randint(1, 3))
-    alone = [*through.moved(), through.cut]
+    cut = roll.choice(cuts)
+    alone = [*through.moved(cut.axis), cut.axis]
+    sizes = points_of_blocks(through, cut, 1, cpu_fused.ROWS_AT_ONCE, cpu_fused.l2_bytes(machine))
+    blocks = cut.blocks(roll.choice([*sizes[:6], sizes[-1]]) if sizes else cut.axis.size, roll.randint(1, 3))
     points = tuple(
         replace(each, rows=tuple(1 if axis in alone else size for axis, size in zip(work.rows, each.rows, strict=True)))
-        for work, each in zip(works, points, strict=True)
+        for work, each in zip(works, point_of(tree).points, strict=True)
     )
     point = FusedPoint(points, blocks, roll.random() < 0.7 and through.shares(blocks))
     loops = [work.has_epilogue and roll.random() < 0.2 for work in works]
@@ -251,7 +252,7 @@ def small() -> tuple[Graph, Plan, str]:
     through = windowed(works, rows)
     assert through is not None
     points = tuple(replace(each, rows=(1, each.rows[-1])) for each in point_of(tree).points)
-    point = FusedPoint(points, through.blocks(2, 1), keep=True)
+    point = FusedPoint(points, through.cuts()[-1].blocks(2, 1), keep=True)
     other = fused_kernel(works, point, [False, False], rows, resolve_cpu(MACHINE)).tree
     options = Options(cache=False, fuse="always", trees={kernel.name: to_json(other)})
     return graph, planned(graph, options, machine=MACHINE), kernel.name

@@ -31,9 +31,9 @@ from tilewright.operator.rules.cpu_rows import rows_once, schedule_rows, vector_
 from tilewright.operator.rules.cpu_windows import (
     COPIED_BYTES,
     PROGRAMS,
+    Cut,
     Windowed,
     points_of_blocks,
-    unit_of,
     windowed,
 )
 from tilewright.operator.statements import Statements, covering, inner_loops, outer_loops
@@ -219,27 +219,40 @@ def fused_points(
 
 
 def _windowed_points(each: Windowed, machine: Cpu, threads: int) -> list[FusedPoint]:
-    """The points with the fewest predicted cycles whose blocks keep what they share, and whose blocks do not.
-
-    Where no block of whole register tiles fits L2, tiles have one point of the loop that is cut.
-    """
-    cut = [each.cut] if each.cut is not None else []
+    """The points with the fewest predicted cycles whose blocks keep what they share, and whose blocks do not."""
     found: list[FusedPoint] = []
-    for alone, whole in (([], True), (each.moved(), False), ([*each.moved(), *cut], False)):
-        points = _tiles_together(each.works, cut, machine, alone)
-        if points is None or (found and alone[len(each.moved()) :]):
-            continue
-        tiles = [point.tile(work) for point, work in zip(points, each.works, strict=True)]
-        for size in points_of_blocks(each, unit_of(each, tiles), ROWS_AT_ONCE, l2_bytes(machine), whole):
-            for programs in PROGRAMS if threads > 1 else (1,):
-                blocks = each.blocks(size, 1 if threads == 1 else programs * threads)
-                found += [FusedPoint(points, blocks, keep) for keep in (False, True) if not keep or each.shares(blocks)]
+    whole = _tiles_together(each.works, (), machine)
+    if whole is not None and sum(each.buffer_bytes(())) <= l2_bytes(machine) // 2:
+        found.append(FusedPoint(whole, ()))
+    for cut in each.cuts():
+        found += _points_of_cut(each, cut, machine, threads)
+    cycles = {points: _cycles_of_each(each.works, points, machine) for points in {point.points for point in found}}
     best = {}
     for keep in (False, True):
         alike = [point for point in found if point.keep == keep]
         if alike:
-            best[keep] = min(alike, key=lambda point: _windowed_cycles(each, point, machine, threads))
+            costs = [_windowed_cycles(each, point, machine, threads, cycles[point.points]) for point in alike]
+            best[keep] = alike[costs.index(min(costs))]
     return list(best.values())
+
+
+def _points_of_cut(each: Windowed, cut: Cut, machine: Cpu, threads: int) -> list[FusedPoint]:
+    """Points with blocks of one loop. Where none of whole register tiles fits L2, tiles have one point of the loop."""
+    found: list[FusedPoint] = []
+    moved = each.moved(cut.axis)
+    for alone in (moved, [*moved, cut.axis]):
+        points = None if found else _tiles_together(each.works, (cut.axis,), machine, alone)
+        if points is None:
+            continue
+        unit = cut.unit([point.tile(work) for point, work in zip(points, each.works, strict=True)])
+        sizes = points_of_blocks(each, cut, unit, ROWS_AT_ONCE, l2_bytes(machine))
+        if cut.outside and sum(each.buffer_bytes(cut.blocks(cut.axis.size, 1))) <= l2_bytes(machine) // 2:
+            sizes.append(cut.axis.size)
+        for size in sizes:
+            for programs in (1, *(times * threads for times in PROGRAMS if threads > 1)):
+                blocks = cut.blocks(size, programs)
+                found += [FusedPoint(points, blocks, keep) for keep in (False, True) if not keep or each.shares(blocks)]
+    return found
 
 
 def _loops_of_blocks(works: Sequence[Product], shared: Sequence[Axis], rows: bool) -> list[Axis]:
@@ -304,8 +317,13 @@ def touched_bytes(tensor: Tensor, index: Expr, points: Mapping[Axis, int]) -> in
 
 def fused_cycles(works: Sequence[Product], point: FusedPoint, machine: Cpu) -> float:
     """Cycles of products in one kernel with all data near, of all threads together."""
-    each = zip(works, point.points, strict=True)
-    return sum(product_cycles(work, tiles, machine) + epilogue_cycles(work, machine) for work, tiles in each)
+    return sum(_cycles_of_each(works, point.points, machine))
+
+
+def _cycles_of_each(works: Sequence[Product], points: Sequence[ProductPoint], machine: Cpu) -> list[float]:
+    """Cycles of each product and its epilogue on its register tile."""
+    pairs = zip(works, points, strict=True)
+    return [product_cycles(work, tiles, machine) + epilogue_cycles(work, machine) for work, tiles in pairs]
 
 
 def kernel_cycles(kernel: Kernel, machine: Cpu) -> float:
@@ -333,18 +351,19 @@ def cycles_fused(
     """As `fused_cycles`, for uneven shares as if all threads had the largest, with what blocks bring into L2 again."""
     through = windowed(works, rows)
     if through is not None:
-        return _windowed_cycles(through, point, machine, threads)
+        return _windowed_cycles(through, point, machine, threads, _cycles_of_each(works, point.points, machine))
     even = min(EVEN, balance(point.blocks, threads)) if threads > 1 else 1.0
     cycles = (fused_cycles(works, point, machine) + _onward_cycles(works, point, machine)) / even
     return seen_part(works, point) * (cycles + _brought_again(works, point, machine))
 
 
-def _windowed_cycles(each: Windowed, point: FusedPoint, machine: Cpu, threads: int) -> float:
-    """As `cycles_fused`, where the first product is read through windows: with what is computed again, or copied."""
-    first, *others = (
-        product_cycles(work, tiles, machine) + epilogue_cycles(work, machine)
-        for work, tiles in zip(each.works, point.points, strict=True)
-    )
+def _windowed_cycles(
+    each: Windowed, point: FusedPoint, machine: Cpu, threads: int, products: Sequence[float]
+) -> float:  # fmt: skip
+    """As `cycles_fused`, where the first of the `products`, which take so many cycles, is read through windows: with
+    what is computed again, or copied.
+    """
+    first, *others = products
     even = min(EVEN, balance(point.blocks, threads)) if threads > 1 else 1.0
     copied = each.copied_bytes(point.blocks) / COPIED_BYTES if point.keep else 0.0
     cycles = first * each.computed(point.blocks, point.keep) + sum(others) + copied
@@ -353,14 +372,10 @@ def _windowed_cycles(each: Windowed, point: FusedPoint, machine: Cpu, threads: i
 
 def _panels_again(each: Windowed, point: FusedPoint, machine: Cpu) -> float:
     """Cycles in which factors that columns index come into L2 again for every block, where L2 does not keep them."""
-    cut = next((loop for loop in point.blocks if loop.axis == each.cut), None)
-    if cut is None:
-        return 0.0
     panels = sum(_points((work.columns, *work.depth)) * dtypes.size_bytes(work.b.tensor.dtype) for work in each.works)
-    if panels + sum(each.buffer_bytes({cut.axis: cut.quantum})) <= l2_bytes(machine):
+    if panels + sum(each.buffer_bytes(point.blocks)) <= l2_bytes(machine):
         return 0.0
-    times = (cut.tiles - 1) * prod(axis.size for axis in each.outside)
-    return times * panels / _rate_beyond_l2(panels, machine)
+    return (prod(loop.tiles for loop in point.blocks) - 1) * panels / _rate_beyond_l2(panels, machine)
 
 
 def seen_part(works: Sequence[Product], point: FusedPoint) -> float:
