@@ -151,7 +151,12 @@ def refusal(planning: Planning, parts: tuple[Group, ...], through_windows: bool 
         shared[axis] for part, shared in followed for axis in summed(part)
         if axis.extent != 1 and axis in shared and not (part.kind == "rows" and has_windows(parts))
     }  # fmt: skip
-    return "" if len(ends) == 1 else f"{parts[-1].main.name} sums over another loop than {parts[1].name} runs along"
+    if len(ends) == 1:
+        return ""
+    last = parts[-1].main.name
+    if has_windows(parts) and products(parts) == [*parts]:
+        return f"{last} sums over other loops than one of {parts[0].name}"
+    return f"{last} sums over another loop than {parts[1].name} runs along"
 
 
 def _not_alike(planning: Planning, producer: Group, consumer: Group, parts: Sequence[Group]) -> str:

@@ -258,8 +258,8 @@ def test_an_unknown_choice_is_refused() -> None:
         ("E: f32[m:40, n:24] += C[m, l] * D[l, n] over l:32\noutput E\noutput C", "C is read elsewhere too"),
         ("E: f32[m:40, n:24] += C[m, l] * D[l, n] over l:32\nG: f32[m:40] += C[m, l] over l:32\noutput E\noutput G",
          "C is read elsewhere too"),
-        ("E: f32[m:39, n:24] += C[m + 1, l] * D[l, n] over l:32\noutput E", "C is read at other points"),
-        ("E: f32[m:40, n:24] += C[m, l + r] * D[l, n] over l:30, r:2\noutput E", "C is read at other points"),
+        ("E: f32[m:39, n:24] += C[39 - m, l] * D[l, n] over l:32\noutput E", "which is no window"),
+        ("E: f32[m:40, n:24] += C[m, l + r] * D[l, n] over l:30, r:2\noutput E", "other loops than one of C"),
         ("E: f32[m:40, h:2, n:24] += C[m, l] * D[l, n] * 1.0 over l:32\noutput E", ""),
     ],
 )  # fmt: skip
