@@ -132,18 +132,16 @@ def refusal(planning: Planning, parts: tuple[Group, ...], through_windows: bool 
         link = producer.nodes[-1].output
         reads = reads_between(producer, consumer)
         users = {user.name for user in planning.users[link.name]}
-        inside = {node.name for node in (consumer.nodes if consumer.kind == "rows" else consumer.nodes[:1])}
-        if link.name in planning.outputs or not users <= inside or producer.stored != (link.name,):
+        readers = {node.name for node in (consumer.nodes if consumer.kind == "rows" else consumer.nodes[:1])}
+        if link.name in planning.outputs or not users <= readers or producer.stored != (link.name,):
             return f"{link.name} is read elsewhere too"
         places = [_live_indices(read) for read in reads]
         if len(set(places)) > 1 or (len(reads) > 1 and consumer.kind != "rows"):
             return f"{link.name} is read at several points"
         if link.name in planning.views:
             return f"{link.name} has a border or is seen as another tensor"
-        windows = reads_windows(producer, consumer)
-        reason = (_not_through_windows if windows and through_windows else _not_alike)(
-            planning, producer, consumer, parts
-        )
+        refused = _not_through_windows if through_windows and reads_windows(producer, consumer) else _not_alike
+        reason = refused(planning, producer, consumer, parts)
         if reason:
             return reason
     followed = zip(parts[1:], shared_loops(parts)[1:], strict=True)

@@ -98,16 +98,21 @@ def guarded_read(node: Expr) -> WindowRead | None:
     if not isinstance(node, Apply) or node.function != "select":
         return None
     condition, read, border = node.args
-    if not isinstance(read, Read) or not isinstance(border, Const) or condition != inside(read):
+    wanted = inside(read) if isinstance(read, Read) and isinstance(border, Const) else None
+    if wanted is None or simplify(condition) != simplify(wanted):
         return None
+    assert isinstance(read, Read), "it was asked for"
+    assert isinstance(border, Const), "it was asked for"
     return WindowRead(read, border)
 
 
 def inside(read: Read) -> Expr | None:
-    """The condition under which a read is of an element of its tensor; None where it always is."""
+    """The condition under which a read is of an element of its tensor, with both bounds of each index that may be
+    outside; None where it always is.
+    """
     found = []
     for index, extent in zip(read.indices, static_shape(read.tensor.shape), strict=True):
         low, high = bounds(index)
         if low < 0 or high >= extent:
             found.append((index >= 0) & (index < extent))
-    return simplify(reduce(and_, found)) if found else None
+    return reduce(and_, found) if found else None

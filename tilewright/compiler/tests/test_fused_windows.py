@@ -32,6 +32,8 @@ from tilewright.compiler.tests.test_fused_convolutions import (
     inputs,
     planned,
 )
+from tilewright.expr.core import Tensor
+from tilewright.expr.dtypes import numpy_dtype
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import conv, pool
@@ -197,17 +199,38 @@ def test_a_border_has_the_value_that_the_reader_selects(dtype: str) -> None:
     (read,) = window_reads(kernel.scheduled.statements).values()
     assert read.border is not None
     assert read.border.value == -np.inf
-    values = [each.astype(np.float32) for each in inputs(graph)]
-    given_values = [evaluated.astype(spec) for evaluated, spec in zip(values, _types(graph), strict=True)]
-    (expected,) = evaluate(graph, given_values)
-    found = compile_graph(graph, threads=1, options=ALWAYS)(*given_values)
+    values = [each.astype(numpy_dtype(spec.dtype)) for each, spec in zip(inputs(graph), graph.inputs, strict=True)]
+    (expected,) = evaluate(graph, values)
+    found = compile_graph(graph, threads=1, options=ALWAYS)(*values)
     np.testing.assert_array_equal(np.asarray(found, np.float64), np.asarray(expected, np.float64))
 
 
-def _types(graph: Graph) -> list[Any]:
-    from tilewright.expr.dtypes import numpy_dtype
+@pytest.mark.parametrize("depthwise", [True, False])
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "f64", "i32"])
+def test_elements_of_other_types(dtype: str, depthwise: bool) -> None:
+    """Of bf16 the product behind a depthwise convolution reads the buffer of its rows in pairs."""
+    b, type_ = GraphBuilder("typed"), numpy_dtype(dtype)
+    weights = iter(np.random.default_rng(0).integers(-1, 2, (3, 1 << 13)))
 
-    return [numpy_dtype(each.dtype) for each in graph.inputs]
+    def constant(name: str, *shape: int) -> Tensor:
+        return b.constant(next(weights)[: int(np.prod(shape))].reshape(shape).astype(type_), name)
+
+    value = conv.conv(b.input("x", (1, 6, 7, 11), dtype), constant("w0", 17, 6, 1, 1), name="c0")
+    value = ACTIVATIONS["relu"](value)
+    if depthwise:
+        value = conv.conv(value, constant("w1", 17, 1, 3, 3), groups=17, pads=1, name="c1")
+        value = conv.conv(value, constant("w2", 9, 17, 1, 1), name="c2")
+    else:
+        value = conv.conv(value, constant("w1", 9, 17, 3, 3), pads=1, name="c1")
+    graph, machine = b.finish([value]), resolve_cpu(MACHINE)
+    plan = planned(graph, machine=MACHINE)
+    kernel = windowed_kernel(plan)
+    assert kernel is not None
+    assert (dtype, depthwise) != ("bf16", True) or "vdpbf16ps" in kernel.instruction
+    values = [each.astype(type_) for each in inputs(graph)]
+    (found,), _ = count_plan(plan, machine, values)
+    (expected,) = evaluate(graph, values)
+    np.testing.assert_array_equal(np.asarray(found, np.float64), np.asarray(expected, np.float64))
 
 
 # The tree -------------------------------------------------------------------------------------------------------------
