@@ -17,6 +17,7 @@ from tilewright.compiler.chains import (
     join,
     keep_rows,
     kernel_loops,
+    loop_along,
     over_shared_loops,
     products,
     proven_pair,
@@ -27,7 +28,7 @@ from tilewright.compiler.chains import (
 )
 from tilewright.compiler.planning import Planning, points
 from tilewright.compiler.products import ProductPlan, unit_loops
-from tilewright.compiler.rows import lanes_of
+from tilewright.compiler.rows import lanes_of, place_constants
 from tilewright.compiler.trees import about
 from tilewright.dataclass import dataclass
 from tilewright.decision import ASKED, Cost, Decision, Refusal
@@ -235,6 +236,7 @@ def plan_fused(planning: Planning, group: Group, machine: Cpu) -> None:
     for part, reader in pairwise(parts):
         if part.kind == "rows":
             keep_rows(planning, part, reader)
+            place_constants(planning, part, loop_along(part, reader))
     computing = [part for part in parts if part.kind == "product" or part == parts[0] or has_windows(parts)]
     lanes = sum(lanes_of(planning, part) for part in computing if part.kind == "rows")
     prepared = [each.prepare() for each in plans]
