@@ -121,9 +121,9 @@ def random_case(roll: random.Random, texts: Sequence[str] = PROBLEMS) -> Case:
 
 
 def _holds(tree: TileTree, problem: Problem, resources: Resources | None = None) -> bool:
-    """Whether every tensor has a level that holds it, of those that the tree names or of a machine."""
-    topology = Topology(tree, problem, resources)
+    """Whether every tensor and stage has a level that holds it, of those that the tree names or of a machine."""
     try:
+        topology = Topology(tree, problem, resources)
         return all(topology.source(top, name) >= 0 for top in topology.tops for name in problem.tensors())
     except (Unanalysable, IndexError):
         return False
@@ -193,10 +193,17 @@ class _Trees:
             made.append((self.levels[inner], loops, self.binding()))
             if inner + 1 < len(self.levels) and self.roll.random() < 0.3:
                 inner += 1
-        child: TileTree | Leaf = self.scope(ops, blocks, inner)
+        child: TileTree = self.scope(ops, blocks, inner)
         for name, loops, binding in reversed(made):
+            child = self.staged(child)
             child = Tile(name, loops, child, binding, (), self.some(0.25), self.some(0.1))
-        return child
+        return self.staged(child)
+
+    def staged(self, child: TileTree) -> TileTree:
+        """A subtree, around which a tensor may lie at a level."""
+        if self.roll.random() >= 0.1:
+            return child
+        return Stage(self.roll.choice(sorted(self.problem.tensors())), self.roll.choice(self.levels), child)
 
     def some(self, often: float) -> tuple[str, ...]:
         """Tensors that a tile keeps or bypasses: mostly none."""

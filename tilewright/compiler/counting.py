@@ -30,7 +30,7 @@ from tilewright.expr import dtypes
 from tilewright.expr.affine import Affine
 from tilewright.expr.core import Tensor, static_shape
 from tilewright.expr.ordered import Ordered
-from tilewright.kernel.dialect import FuncOp
+from tilewright.kernel.dialect import FuncOp, StoreOp, shape
 from tilewright.kernel.interpreter import Access, run_main
 from tilewright.kernel.views import WRITE
 from tilewright.lower.module import build_module
@@ -47,7 +47,7 @@ from tilewright.tiles.movement import movement
 from tilewright.tiles.problem import Problem, problem_of
 from tilewright.tiles.resources import Resources
 from tilewright.tiles.topology import Unanalysable
-from tilewright.tiles.touched import PADDING, Elements, Touch, Touched
+from tilewright.tiles.touched import PADDING, Touch, Touched
 from tilewright.tiles.traffic import Moved, Traffic
 from tilewright.tiles.windows import window_reads
 
@@ -271,13 +271,15 @@ class _Counting:
         own = statement == tensor
         scratch = access.program if access.view in self.notes.buffers else None
         places = np.unique(access.elements)
+        none = access.elements[~where.are_points(_extents(access.op), access.value).reshape(-1)] if where.bounds else []
         numbers, ready = self.values.touched(access.view, scratch, places, writes, own, not statement)
         if not statement:
             return  # a sum is given its first value, which is no step of the tree
         exist = self.exist.get(tensor)
-        padding: Elements = frozenset()
-        if exist is not None and not writes and not exist[places].all():
-            padding = frozenset(numbers[~exist[places]].tolist())
+        beyond = np.isin(places, none)
+        if exist is not None and not writes:
+            beyond |= ~exist[places]
+        padding = frozenset(numbers[beyond].tolist())
         position = where.at(self.forms[access.op], access.value)
         touched, first = frozenset(numbers.tolist()), frozenset(numbers[ready].tolist())
         self.touched.touch(
@@ -303,6 +305,11 @@ class _Counting:
     def _tensor(self, name: str, model: Moved, done: Mapping[str, Moved]) -> TensorCount:
         counted, padding = done.get(name, NOTHING), done.get(name + PADDING, NOTHING)
         return TensorCount(name, model, counted, padding, self.reasons.of(name, model, counted))
+
+
+def _extents(op: Operation) -> tuple[int, ...]:
+    """The extents of the tile that an operation reads or writes."""
+    return shape(op.value if isinstance(op, StoreOp) else op.results[0])
 
 
 def _level(traffic: Traffic, level: str, outside: Sequence[str]) -> dict[str, Moved]:

@@ -174,9 +174,7 @@ def _before(op: Operation) -> Insert:
 
 
 def _site(op: tile.LoadOp | tile.StoreOp | tile.GatherOp, notes: Notes) -> _Site:
-    where = notes.accesses[op]
-    counters = {axis: None for form in where.forms().values() for axis in form.terms}
-    values = tuple(dict.fromkeys(where.counters[axis] for axis in counters))
+    values = notes.accesses[op].values()
     kind = WRITE if isinstance(op, tile.StoreOp) else READ
     if isinstance(op, tile.GatherOp):
         extents = tile.shape(op.offsets)

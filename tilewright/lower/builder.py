@@ -58,9 +58,12 @@ class KernelBuilder:
         return op.results[0] if op.results else None  # type: ignore[return-value]
 
     @contextmanager
-    def at(self, statement: str, places: Mapping[Axis, Expr], counters: Mapping[Axis, SSAValue]) -> Iterator[None]:
+    def at(
+        self, statement: str, places: Mapping[Axis, Expr], counters: Mapping[Axis, SSAValue],
+        bounds: Mapping[int, SSAValue] | None = None,
+    ) -> Iterator[None]:  # fmt: skip
         """What is inserted meanwhile computes `statement`, at these places of its loops (`Whereabouts`)."""
-        outer, self._here = self._here, Whereabouts(statement, places, counters)
+        outer, self._here = self._here, Whereabouts(statement, places, counters, bounds or {})
         yield
         self._here = outer
 

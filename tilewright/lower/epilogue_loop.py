@@ -1,11 +1,12 @@
 """The epilogue of a register tile as a loop over its vectors, each of which is read from scratch memory.
 
-The schedule asks for it where the epilogue needs more registers than the sums of the tile leave. The scratch memory of
-one tile stays in the first cache.
+The schedule asks for it where the epilogue needs more registers than the sums of the tile leave. The sums of one tile
+pass through scratch memory that stays in the first cache; those that wait in memory for other reasons are read there.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from xdsl.dialects import arith
@@ -25,7 +26,7 @@ from tilewright.tiles.loops import SpatialLoop
 def finish_in_loop(at: OutputTile, total: SSAValue, lanes: int) -> None:
     """Store the sums `total` of a tile in scratch memory; then compute and store one vector of results after the other.
 
-    A vector is of `lanes` elements of the last dimension, or of all where they are fewer.
+    Whole tiles are stored and read, beyond the edges of the loops too.
     """
     builder, dims = at.builder, at.point.dims
     place: Expr = Const(0, INDEX)
@@ -33,9 +34,19 @@ def finish_in_loop(at: OutputTile, total: SSAValue, lanes: int) -> None:
         place = place * axis.size + axis
     sums = builder.alloc(at.work.total.name, at.dtype, prod(at.point.extents))
     whole = BodyEmitter(builder, {}, {}, _positions(dims), at.point.extents)
-    with at.of(at.work.total.name):
+    with at.of(at.work.total.name, bounds=at.point.bounds):
         whole.store(at.shaped(total), sums, place, at.dtype)
     builder.insert(tile.EmptyRegistersOp())
+    finish_from(at, sums, place, lanes, whole=True)
+
+
+def finish_from(at: OutputTile, sums: SSAValue, place: Expr, lanes: int, whole: bool = False) -> None:
+    """Compute and store one vector of results after the other, from sums in memory at a place of each tile point.
+
+    A vector is of `lanes` elements of the last dimension, or of all where they are fewer. Of a `whole` tile, sums
+    beyond the edges of the loops are read too.
+    """
+    builder = at.builder
 
     def vector(inner: Point) -> None:
         point = _inside(at, inner)
@@ -43,11 +54,12 @@ def finish_in_loop(at: OutputTile, total: SSAValue, lanes: int) -> None:
         emitter = BodyEmitter(builder, at.memory, *places, point.bounds, branches=at.branches)
         form = affine(substitute(place, inner.replaced))
         assert form is not None, "places in a tile are affine"
-        with at.of(at.work.output.name):
-            read = BodyEmitter(builder, {}, *places).load_at(sums, builder.affine(form, point.counters), form, at.dtype)
+        reader = replace(emitter, bounds={}) if whole else emitter
+        with at.of(at.work.output.name, bounds=point.bounds if whole else {}):
+            read = reader.load_at(sums, builder.affine(form, point.counters), form, at.dtype)
         at.finish_at(point, emitter, read)
 
-    *rows, columns = dims
+    *rows, columns = at.point.dims
     quantum = min(lanes, columns.size)
     Tiler(builder, []).visit([*map(SpatialLoop, rows), SpatialLoop(columns, quantum)], vector)
 

@@ -73,13 +73,17 @@ class OutputTile:
         return form
 
     def of(
-        self, statement: str, where: Mapping[Axis, Expr] | None = None, counters: Mapping[Axis, SSAValue] | None = None
-    ) -> AbstractContextManager[None]:
-        """What is inserted meanwhile computes a statement at this tile, and at these places of other loops."""
+        self, statement: str, where: Mapping[Axis, Expr] | None = None,
+        counters: Mapping[Axis, SSAValue] | None = None, bounds: Mapping[int, SSAValue] | None = None,
+    ) -> AbstractContextManager[None]:  # fmt: skip
+        """What is inserted meanwhile computes a statement at this tile, and at these places of other loops.
+
+        Only elements within `bounds` are points of the loops (`Whereabouts`).
+        """
         blocks = self.point.blocks.items()
         begins: dict[Axis, Expr] = {axis: block.counter * block.loop.quantum for axis, block in blocks}
         places = {**begins, **self.point.replaced, **(where or {})}
-        return self.builder.at(statement, places, {**self.point.counters, **(counters or {})})
+        return self.builder.at(statement, places, {**self.point.counters, **(counters or {})}, bounds)
 
     def finish(self, total: SSAValue) -> None:
         """Epilogue on the tile in its own shape, and the store."""

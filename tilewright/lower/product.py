@@ -26,7 +26,7 @@ from tilewright.expr.rewrite import substitute
 from tilewright.kernel import dialect as tile
 from tilewright.lower.body import argument_types, computed_in
 from tilewright.lower.builder import KernelBuilder
-from tilewright.lower.epilogue_loop import finish_in_loop
+from tilewright.lower.epilogue_loop import finish_from, finish_in_loop
 from tilewright.lower.loops import Block, Point, TileAxis, Tiler, grid_of
 from tilewright.lower.output_tile import OutputTile
 from tilewright.lower.passes import Onward, Passes, Scratch
@@ -118,11 +118,13 @@ class _Products:
             self.tiler.visit_blocks(parts, lambda reached: self._run([*before, last], reached), point)
             return
         sums = self.tree.sums
-        view = self._alloc(last.work.total.name, sums)
+        view, address = self.memory[last.work.output.name], last.work.index
+        if sums is not None:
+            view, address = self._alloc(last.work.total.name, sums), sums.address
 
         def tiles(body: Callable[[_Tile, tuple[SSAValue, Expr]], None], point: Point) -> None:
             def tile_at(reached: Point) -> None:
-                place = view, substitute(sums.address, reached.replaced)
+                place = view, substitute(address, reached.replaced)
                 body(_Tile(self.builder, last, self.memory, reached), place)
 
             self.tiler.visit(last.outside, tile_at, point)
@@ -135,7 +137,8 @@ class _Products:
         for rows in self.rows.values():
             self._visit_rows(rows, Passes.begin, point)
         self.tiler.visit_blocks(self.tree.summed, summed, point)
-        tiles(lambda each, place: each.finish_from(place), point)
+        if sums is not None:
+            tiles(lambda each, place: each.finish_from(place), point)
 
     def _run(self, products: Sequence[ProductTree], point: Point) -> None:
         if -1 in self.rows:
@@ -334,8 +337,13 @@ class _Tile(OutputTile):
         super().__init__(builder, tree.work, memory, point)
         self.tree, self.hints = tree, hints
 
+    @property
+    def in_loop(self) -> bool:
+        """Whether the epilogue is a loop over vectors; a tile of one point has none."""
+        return self.tree.epilogue_loop and bool(self.point.dims)
+
     def finish(self, total: SSAValue) -> None:
-        if self.tree.epilogue_loop and self.point.dims:  # a tile of one point has no vectors
+        if self.in_loop:
             finish_in_loop(self, total, self.work.lanes)
         else:
             super().finish(total)
@@ -355,7 +363,7 @@ class _Tile(OutputTile):
         self, partial: tuple[SSAValue, Expr], span: tuple[SSAValue, SSAValue] | None = None,
         factor: Buffer | None = None,
     ) -> None:  # fmt: skip
-        """Add the products of one block of the first k loop to the sums in scratch, which rows multiply by a factor."""
+        """Add the products of one block of the first k loop to the sums in memory, which rows multiply by a factor."""
         with self.of(self.work.total.name):
             sums = self.read(partial, factor)
         total = self._products(list(self.work.depth), {}, {}, sums, span)
@@ -370,12 +378,15 @@ class _Tile(OutputTile):
 
     def finish_from(self, partial: tuple[SSAValue, Expr]) -> None:
         """Finish with the sums in scratch."""
+        if self.in_loop:
+            finish_from(self, *partial, self.work.lanes)
+            return
         with self.of(self.work.output.name):
             sums = self.read(partial)
         self.finish(sums)
 
     def read(self, partial: tuple[SSAValue, Expr], factor: Buffer | None = None) -> SSAValue:
-        """The sums in scratch, times a factor of each row if there is one."""
+        """The sums in memory, times a factor of each row if there is one."""
         view, index = partial
         flat = Tensor("partial", (1,), self.dtype)
         emitter = self.emitter({**self.memory, flat.name: view})

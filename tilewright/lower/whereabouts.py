@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
+from typing import Any
 
+import numpy as np
 from xdsl.ir import Operation, SSAValue
 
 from tilewright.dataclass import dataclass
@@ -21,12 +23,19 @@ class Whereabouts:
     """The first point of one access: the loops of `statement` in terms of counters, whose values the program has.
 
     `statement` is the name of a leaf; it is empty where the access gives a sum in memory its first value. Of several
-    loops with one name, the last one in `places` counts.
+    loops with one name, the last one in `places` counts. Of the elements along a dimension in `bounds` only those
+    before this number are points of the loops.
     """
 
     statement: str
     places: Mapping[Axis, Expr]
     counters: Mapping[Axis, SSAValue]
+    bounds: Mapping[int, SSAValue] = field(default_factory=dict)
+
+    def values(self) -> tuple[SSAValue, ...]:
+        """The values of the program from which follows which point an access is at."""
+        counters = (self.counters[axis] for form in self.forms().values() for axis in form.terms)
+        return tuple(dict.fromkeys((*counters, *self.bounds.values())))
 
     def forms(self) -> dict[str, Affine]:
         """Each loop, by name, as an affine form over the counters; points inside a tile are left out.
@@ -46,6 +55,14 @@ class Whereabouts:
             name: form.constant + sum(factor * value(self.counters[axis]) for axis, factor in form.terms.items())
             for name, form in forms.items()
         }
+
+    def are_points(self, extents: tuple[int, ...], value: Callable[[SSAValue], int]) -> np.ndarray[Any, Any]:
+        """Which elements of an access with these extents are points of the loops."""
+        found = np.ones(extents, np.bool_)
+        for dim, bound in self.bounds.items():
+            along = [-1 if n == dim else 1 for n in range(len(extents))]
+            found &= np.arange(extents[dim]).reshape(along) < value(bound)
+        return found
 
 
 @dataclass

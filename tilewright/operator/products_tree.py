@@ -184,9 +184,11 @@ class ProductsTree:
         return found
 
     @cached_property
-    def sums(self) -> Buffer:
-        """The buffer of the sums of the last product, where blocks cut them."""
+    def sums(self) -> Buffer | None:
+        """The buffer of the sums of the last product, where blocks cut them; None where the result is their memory."""
         work = self.products[-1].work
+        if not work.has_epilogue and dtypes.wide(work.total.dtype) == work.total.dtype:
+            return None
         total = Tensor(f"{work.total.name} of blocks", (), dtypes.wide(work.total.dtype))
         return self._buffer(work.spatial, total)
 

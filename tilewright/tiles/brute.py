@@ -10,7 +10,8 @@ silent, this file decides:
 * What a child wrote is stored whole before another child of the same memory reads it.
 * After a child of `Seq`, its tensors are dropped that the next child does not need. After the last child, the next one
   is the first again where the scope fills a tile, and nobody where it stands in another scope. Tensors that a tile of
-  the nest around keeps are not dropped.
+  the nest around keeps are not dropped, nor are those that a stage around the scope has in the memory that the nest
+  fills, or further in.
 * Of a value that a tile keeps, a step computes what the step before it along the innermost loop that moves it did not.
 * Children share the slices of a memory instance when they stand inside the same spatial tiles of the nest.
 * With `multicast`, instances that differ in spatial loops which do not move the slice read it together. Without it each

@@ -299,7 +299,7 @@ class Boundaries:
         if not evicts or not around or (last and in_scope):
             return None
         following = (*child[:-1], 0 if last else child[-1] + 1)
-        return topology.crossing(following, topology.level(around[-1])) | topology.kept(child)
+        return topology.crossing(following, topology.level(around[-1])) | topology.kept(child[:-1])
 
     # What one kind of turn moves
 

@@ -103,14 +103,23 @@ def levels_of(tree: Node) -> tuple[Level, ...]:
     return tuple(Level(name) for name in order)
 
 
-def completed(tree: TileTree, levels: Sequence[Level]) -> tuple[TileTree, dict[str, int]]:
-    """The tree with a tile of one step wherever it skips a level, without stages; and the level that each stage names.
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    """A tensor that lies in a level while the node at `path` of a tree without stages runs."""
+
+    tensor: str
+    level: int
+    path: Path
+
+
+def completed(tree: TileTree, levels: Sequence[Level]) -> tuple[TileTree, tuple[_Staged, ...]]:
+    """The tree with a tile of one step wherever it skips a level, without stages; and what these say.
 
     Raises Unanalysable for a level that is not among `levels`, and for one inside a level that should surround it.
     """
     index = {level.name: number for number, level in enumerate(levels)}
     names = ", ".join(index)
-    staged: dict[str, int] = {}
+    staged: list[_Staged] = []
 
     def at(name: str) -> int:
         if name not in index:
@@ -122,24 +131,26 @@ def completed(tree: TileTree, levels: Sequence[Level]) -> tuple[TileTree, dict[s
             node = Tile(levels[level].name, (Loop(ONCE, 1),), node)
         return node
 
-    def visit(node: Node, outer: int) -> Node:
+    def visit(node: Node, outer: int, path: Path) -> Node:
         if isinstance(node, Leaf):
             return through(node, outer + 1, len(levels))
         if isinstance(node, Stage):
-            staged[node.tensor] = at(node.level)
-            return visit(node.child, outer)
+            staged.append(_Staged(node.tensor, at(node.level), path))
+            return visit(node.child, outer, path)
         if isinstance(node, Scope):
-            return Scope(node.kind, tuple(visit(child, outer) for child in node.children))  # type: ignore[misc]
+            below = (visit(child, outer, (*path, number)) for number, child in enumerate(node.children))
+            return Scope(node.kind, tuple(below))  # type: ignore[arg-type]
         level = at(node.level)
         if level < outer:
             raise Unanalysable(
                 f"a tile at {node.level} stands inside one at {levels[outer].name}",
                 where="tile tree", help=f"levels from the outside in: {names}",
             )  # fmt: skip
-        inner = replace(node, child=visit(node.child, level))
+        skipped = max(0, level - outer - 1)
+        inner = replace(node, child=visit(node.child, level, path + (0,) * (skipped + 1)))
         return through(inner, outer + 1, level)
 
-    return visit(tree, -1), staged  # type: ignore[return-value]
+    return visit(tree, -1, ()), tuple(staged)  # type: ignore[return-value]
 
 
 def bound(topology: Topology, factors: Any = None) -> dict[LoopAt, Number]:
@@ -201,7 +212,9 @@ class Topology:
         self.problem = problem
         self.levels = resources.levels if resources is not None else levels_of(tree)
         self.direct_paths = None if resources is None else resources.path_numbers()
-        self.tree, self.staged = completed(tree, self.levels)
+        self.tree, self._stages = completed(tree, self.levels)
+        #: The level of each tensor that a stage names.
+        self.staged = {each.tensor: each.level for each in self._stages}
         self.nodes: dict[Path, Node] = dict(walk(self.tree))
         self._bypasses = any(isinstance(node, Tile) and node.bypass for node in self.nodes.values())
         self.places: dict[str, Path] = {}
@@ -471,10 +484,13 @@ class Topology:
         return self.level(top)
 
     def kept(self, path: Path) -> frozenset[str]:
-        """The tensors that the tiles of a nest around a node keep from step to step."""
+        """The tensors that stay in what a nest around a node fills: its tiles keep them, or a stage has them there."""
         around = self.around(path)
-        tiles = [self.nodes[tile] for tile in around if self.level(tile) == self.level(around[-1])]
-        return frozenset(name for tile in tiles if isinstance(tile, Tile) for name in tile.keep)
+        level = self.level(around[-1])
+        tiles = [self.nodes[tile] for tile in around if self.level(tile) == level]
+        kept = [name for tile in tiles if isinstance(tile, Tile) for name in tile.keep]
+        kept += [each.tensor for each in self._stages if level < each.level and path[: len(each.path)] == each.path]
+        return frozenset(kept)
 
     def par_tiles(self, path: Path) -> tuple[Path, ...]:
         """The spatial tiles of the nest that a visit stands in: children inside the same ones share memory."""
