@@ -1,5 +1,7 @@
 """Random tile trees: the boundary method gives the numbers of the walk, for one tree and in a batch.
 
+What moves is compared, and how often each expression is evaluated on all units and on the one that does most.
+
     python -m tests.fuzz_movement --trees 10000 --seed 0
 
 Prints every tree with a difference; the exit status is 1 if there is one.
@@ -15,9 +17,10 @@ from dataclasses import replace
 import numpy as np
 
 from tests.random_tiles import Case, random_case
-from tilewright.tiles.brute import walk
-from tilewright.tiles.movement import movement
+from tilewright.tiles.brute import Walk
+from tilewright.tiles.movement import Boundaries, movement
 from tilewright.tiles.notation import print_tree
+from tilewright.tiles.topology import Topology, bound
 from tilewright.tiles.traffic import Moved, Traffic
 from tilewright.tiles.tree import Leaf, Loop, Scope, Tile, TileTree
 from tilewright.tiles.tree import walk as nodes
@@ -26,7 +29,9 @@ from tilewright.tiles.tree import walk as nodes
 def difference(case: Case) -> str:
     """What the boundary method counts differently from the walk; empty if nothing."""
     options = {"resources": case.resources, "compat_evict": case.compat_evict}
-    wanted = walk(case.tree, case.problem, **options)
+    topology = Topology(case.tree, case.problem, case.resources)
+    walk = Walk(topology, bound(topology), compat_evict=case.compat_evict)
+    wanted = walk.traffic
     found = movement(case.tree, case.problem, **options)
     tree, factors = opened(case.tree)
     batch = movement(tree, case.problem, factors=np.array([factors, [1] * len(factors), factors]), **options)
@@ -37,6 +42,12 @@ def difference(case: Case) -> str:
             one = _first(batch, path, name)
             if one != moved:
                 return f"{name} at {wanted.sources[path, name]} in a batch: {one}, walked {moved}"
+    boundaries = Boundaries(topology, compat_evict=case.compat_evict)
+    point = boundaries.point()
+    for op, counts in walk.evaluations.items():
+        evaluated = sum(counts.values()), max(counts.values(), default=0)
+        if boundaries.points(point, op) != evaluated:
+            return f"{op} is evaluated {boundaries.points(point, op)} times, walked {evaluated}"
     return ""
 
 

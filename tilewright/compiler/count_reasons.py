@@ -1,6 +1,6 @@
 """Why a program may move something else than its tile tree says: what `counting` knows of it.
 
-A reason is given only where the kernel has what it speaks of and, of registers and masks, where the program moves less.
+A reason is given only where the kernel has what it speaks of and, of registers, where the program moves less.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ from tilewright.tiles.product import products_of
 from tilewright.tiles.traffic import Moved
 
 IN_REGISTERS = "in registers"  # a value that is in memory never, or not where a statement of the kernel reads it
-HIDDEN = "hidden by a mask"  # tiles that a mask hides do not run
 LAST_BLOCK = "last block"  # the last block of k goes on to what follows the sum, tile by tile, from registers
 SUMS_IN_SCRATCH = "sums in scratch"  # a result whose sums wait in other memory, from which they are copied
-WHOLE_TILES = "whole tiles"  # sums wait for an epilogue that is a loop: whole register tiles, beyond the edges too
 GUARDED = "under a condition"  # steps touch, and then hold, only elements for which it holds
 FROM_DATA = "from data"  # which elements are read, a tensor says
 GAPS = "gaps"  # the model takes all elements between the first and the last one that a step reads
@@ -45,7 +43,7 @@ class Reasons:
         if name not in self.buffers | self.arguments:
             return IN_REGISTERS
         less = counted.loads <= model.loads and counted.fills <= model.fills and counted.stores <= model.stores
-        of_products = self._of_products(name, less)
+        of_products = self._of_products(name)
         if of_products:
             return of_products
         if less and (name in self.of_rows or (name in self.own and counted.stores == model.stores)):
@@ -57,16 +55,12 @@ class Reasons:
             return GUARDED
         return GAPS if len(reads) > 1 or any(_has_gaps(read) for read in reads) else DIFFERS
 
-    def _of_products(self, name: str, less: bool) -> str:
+    def _of_products(self, name: str) -> str:
         if self.products is None:
             return ""
-        if any(each.epilogue_loop and each.work.total.name == name for each in self.products.products):
-            return WHOLE_TILES
         if name in self.buffers & self.arguments:
             return SUMS_IN_SCRATCH
-        if any(each.k_block for each in self.products.products):
-            return LAST_BLOCK
-        return HIDDEN if less and self.products.last_seen is not None else ""
+        return LAST_BLOCK if any(each.k_block for each in self.products.products) else ""
 
 
 def _has_gaps(read: Read) -> bool:

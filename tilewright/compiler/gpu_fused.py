@@ -27,6 +27,7 @@ from tilewright.expr import dtypes
 from tilewright.expr.core import Const, Tensor, static_shape
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.graph import Loop
+from tilewright.expr.hidden import hidden_part
 from tilewright.graph.groups import Group
 from tilewright.instruction.fused_tiles import (
     LEAST_GAIN,
@@ -40,7 +41,6 @@ from tilewright.instruction.gpu_products import block_shape, matrix_records
 from tilewright.instruction.products import MappedProduct, iterations
 from tilewright.layouts import row_major
 from tilewright.machine.description import Gpu
-from tilewright.operator.hidden import hidden_part
 from tilewright.operator.rewrites.deferred_normalisation import deferred_normalisation
 from tilewright.operator.rewrites.powers_of_two import powers_of_two
 from tilewright.operator.rules.gpu_fused import fused_tree

@@ -18,6 +18,7 @@ from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, i64
 from xdsl.ir import SSAValue
 
 from tilewright.expr.core import Axis, Expr, Tensor, identity
+from tilewright.expr.hidden import last_seen, without_mask
 from tilewright.expr.rewrite import substitute
 from tilewright.kernel import dialect as tile
 from tilewright.lower.blocks import BlockTile, point_of_block
@@ -27,7 +28,6 @@ from tilewright.lower.loops import Point, TileAxis, grid_of
 from tilewright.lower.running import farthest
 from tilewright.lower.seen import extreme_at, units_seen
 from tilewright.operator.fused_blocks import FusedBlocks, fused_blocks
-from tilewright.operator.hidden import last_seen, without_mask
 from tilewright.tiles.kernel import AFTER, BEFORE, Kernel, Statement
 
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
-from math import lcm, prod
+from math import prod
 
 from xdsl.dialects import arith
 from xdsl.ir import SSAValue
@@ -22,6 +21,7 @@ from tilewright.expr import dtypes
 from tilewright.expr.affine import Affine
 from tilewright.expr.core import Axis, Const, Expr, Read, Tensor
 from tilewright.expr.dtypes import INDEX
+from tilewright.expr.hidden import without_mask
 from tilewright.expr.rewrite import substitute
 from tilewright.kernel import dialect as tile
 from tilewright.lower.body import argument_types, computed_in
@@ -36,7 +36,6 @@ from tilewright.lower.seen import extreme_at, units_seen
 from tilewright.lower.steps import Parameter
 from tilewright.lower.whereabouts import Notes
 from tilewright.lower.windows import WindowBuffers
-from tilewright.operator.hidden import without_mask
 from tilewright.operator.product_tree import ProductTree
 from tilewright.operator.products_tree import Buffer, ProductsTree, products_tree
 from tilewright.tiles.kernel import Kernel
@@ -96,25 +95,19 @@ class _Products:
 
     def _seen(self, point: Point) -> Point:
         """The point with the end of the loop of which a mask hides what no row of this block sees."""
-        link, last, builder = self.tree.link, self.tree.last_seen, self.builder
-        if link is None or last is None or link.size <= self.unit:
+        tree, builder = self.tree, self.builder
+        link, last = tree.link, tree.last_seen
+        if link is None or last is None or not tree.seen or link.size <= tree.unit:
             return point
-        points = builder.mul(units_seen(builder, last, self.unit, point), builder.index(self.unit))
+        points = builder.mul(units_seen(builder, last, tree.unit, point), builder.index(tree.unit))
         return replace(point, ends={link: builder.insert(arith.MinSIOp(points, builder.index(link.size)))})
-
-    @cached_property
-    def unit(self) -> int:
-        """The fewest points of the link that are whole steps of all that runs along it."""
-        link, (first, last) = self.tree.link, self.tree.products
-        assert link is not None, "rows are between two products"
-        tiles = [loop.quantum for loop in first.outside if loop.axis == link]
-        return lcm(*tiles, last.step, *(each.step_points for each in self.rows[0].tree.passes))
 
     def _block(self, point: Point) -> None:
         """All products of one block of the outer loops, with the loop of a sum whole or in blocks inside."""
         *before, last = self.tree.stored
         if not self.tree.summed:
-            parts = [SpatialLoop(axis, -(-axis.size // self.unit) * self.unit) for axis in point.ends]
+            unit = self.tree.unit if point.ends else 1
+            parts = [SpatialLoop(axis, -(-axis.size // unit) * unit) for axis in point.ends]
             self.tiler.visit_blocks(parts, lambda reached: self._run([*before, last], reached), point)
             return
         sums = self.tree.sums

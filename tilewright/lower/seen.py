@@ -1,6 +1,6 @@
 """How far along a loop the points of other loops see, where a mask hides what is behind a bound that follows them.
 
-`operator.hidden` finds the bound in an expression; tiles behind it for all points of a block do not run.
+`expr.hidden` finds the bound in an expression; tiles behind it for all points of a block do not run.
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ from tilewright.lower.loops import Point, TileAxis
 def units_seen(builder: KernelBuilder, last: Affine, unit: int, point: Point) -> SSAValue:
     """How many units of so many points hold all that some loop point sees, at least one; `last` is the last one seen.
 
-    There may be more than the loop has.
+    There may be more than the loop has. The last block of a loop may have places behind its end, which see no further
+    than the last point of the loop does.
     """
-    reached = builder.insert(arith.MaxSIOp(extreme_at(builder, last, point, largest=True), builder.index(0)))
+    most = builder.index(int(last.bounds()[1]))
+    reached = builder.insert(arith.MinSIOp(extreme_at(builder, last, point, largest=True), most))
+    reached = builder.insert(arith.MaxSIOp(reached, builder.index(0)))
     return builder.add(builder.insert(arith.DivUIOp(reached, builder.index(unit))), builder.index(1))
 
 

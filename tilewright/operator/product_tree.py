@@ -85,14 +85,15 @@ class ProductTree:
         leaf = Leaf(work.statements[0].name, micro_kernel(work, self.tile, {last: self.step}))
         return rooted(build.tile("L1", list(steps.items()), leaf))
 
-    def epilogue(self) -> TileTree | None:
+    def epilogue(self, hints: tuple[Hint, ...] = ()) -> TileTree | None:
         """The epilogue of one register tile, if there is one."""
         work = self.work
         if not work.has_epilogue:
             return None
         rows = [(axis.name, self.tile.get(axis.name, 1)) for axis in work.rows]
         columns = work.columns.name, self.tile.get(work.columns.name, 1)
-        return register_tile(rows, columns, work.lanes, Leaf(work.statements[1].name), self.epilogue_loop)
+        leaf = Leaf(work.statements[1].name, hints=hints)
+        return register_tile(rows, columns, work.lanes, leaf, self.epilogue_loop)
 
 
 def product_tree(kernel: Kernel) -> ProductTree:

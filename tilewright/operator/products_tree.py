@@ -12,6 +12,9 @@ cut the sum of the last product, its sums are staged around them, and its epilog
 
     stage SUMS in L2 { seq[ @L3 for LOOP:BLOCKS { seq[ … ] }, @L2 for LOOP:TILES { epilogue } ] }
 
+A mask may hide the last points of the loop between two products from all rows of a block. The hint `seen` at the
+expression with the mask says that they are left out, in whole steps of all that runs along the loop.
+
 Reductions of rows that these blocks cut go on from block to block, each from a buffer with a number for every row. Sums
 that follow one of them (`tiles.kernel.Follows`) are multiplied by what it has changed by.
 
@@ -28,24 +31,26 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
+from math import lcm
 
 from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
 from tilewright.expr.affine import Affine, affine, simplify
 from tilewright.expr.core import Axis, Const, Expr, Read, Tensor
 from tilewright.expr.dtypes import INDEX
+from tilewright.expr.hidden import last_seen
 from tilewright.expr.rewrite import rewritten, substitute
-from tilewright.operator.hidden import last_seen
 from tilewright.operator.product_tree import ProductTree, epilogue_is_loop, product_tree, require_steps
 from tilewright.operator.statements import value_read, values_in
 from tilewright.tiles import build
 from tilewright.tiles.build import distinct_kernels, rooted
 from tilewright.tiles.kernel import Kernel, Statement
 from tilewright.tiles.loops import SpatialLoop, within
-from tilewright.tiles.parts import factors, loops_named, register_tiles, require_form, tiles_at
+from tilewright.tiles.parts import factors, hints_of, loops_named, register_tiles, require_form, tiles_at
 from tilewright.tiles.product import Operand, Product, products_of, rows_of
 from tilewright.tiles.tree import (
     Binding,
+    Hint,
     InvalidTree,
     Kind,
     Leaf,
@@ -89,13 +94,15 @@ class ProductsTree:
 
     `blocks` cut the loops that products share, outermost first: each has the points of a block as its quantum, and is
     distributed to programs. `rows` run behind the product of that number, those of -1 before the first one. Values of
-    the kernel have no address. Of those that are `kept`, a block computes what the one before it has not.
+    the kernel have no address. Of those that are `kept`, a block computes what the one before it has not. With `seen`,
+    points of the link that a mask hides from all rows of a block are left out.
     """
 
     products: tuple[ProductTree, ...]
     blocks: tuple[SpatialLoop, ...] = ()
     rows: Mapping[int, Rows] = field(default_factory=dict)
     kept: tuple[str, ...] = ()
+    seen: bool = False
 
     @property
     def grid(self) -> tuple[SpatialLoop, ...]:
@@ -120,7 +127,8 @@ class ProductsTree:
         *before, last = self.products
         if not before and not self.rows:
             return last.tree()
-        block = [*(_of_block(each, True) for each in before), _of_block(last, not self.summed)]
+        hints = (Hint("seen", (self.link.name, self.unit)),) if self.link is not None and self.seen else ()
+        block = [*(_of_block(each, True, hints) for each in before), _of_block(last, not self.summed)]
         parts: list[TileTree] = [self.rows[-1].tree] if -1 in self.rows else []
         for number, part in enumerate(distinct_kernels(block)):
             parts += [part, *([self.rows[number].tree] if number in self.rows else [])]
@@ -211,6 +219,15 @@ class ProductsTree:
         first, last = self.products[0].work, self.products[-1].work
         alike = len(self.products) == 2 and 0 in self.rows and tuple(last.depth) == (first.columns,)
         return first.columns if alike else None
+
+    @cached_property
+    def unit(self) -> int:
+        """The fewest points of the link that are whole steps of all that runs along it."""
+        link, (first, last) = self.link, self.products
+        assert link is not None, "rows are between two products"
+        tiles = [loop.quantum for loop in first.outside if loop.axis == link]
+        steps = [tile.along(link.name) for _, tile in register_tiles(self.rows[0].tree)]
+        return lcm(*tiles, last.step, *steps)
 
     @cached_property
     def last_seen(self) -> Affine | None:
@@ -319,9 +336,9 @@ def _goes_on(statement: Statement) -> bool:
     return statement.accum in (None, "max") or (follows is not None and follows.factor is not None)
 
 
-def _of_block(product: ProductTree, whole: bool) -> TileTree:
-    """The register tiles of a product within a block; with its epilogue if its sums are `whole`."""
-    tree, after = product.sums(), product.epilogue() if whole else None
+def _of_block(product: ProductTree, whole: bool, hints: tuple[Hint, ...] = ()) -> TileTree:
+    """The register tiles of a product within a block; with its epilogue, which has `hints`, if its sums are `whole`."""
+    tree, after = product.sums(), product.epilogue(hints) if whole else None
     tree = Scope(Kind.SEQ, (tree, after)) if after is not None else tree
     return rooted(build.tile("L2", _trips(product.outside), tree))
 
@@ -384,7 +401,8 @@ def _several(kernel: Kernel, works: Sequence[Product]) -> ProductsTree:
             )
         )
     rows = {number: Rows(statements, _tree_at(passes[number])) for number, statements in between.items()}
-    return with_windows(ProductsTree(tuple(products), blocks, rows, kept))
+    found = with_windows(ProductsTree(tuple(products), blocks, rows, kept))
+    return replace(found, seen=found.last_seen is not None and bool(hints_of(tree, "seen")))
 
 
 def with_windows(tree: ProductsTree) -> ProductsTree:

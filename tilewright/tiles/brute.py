@@ -19,15 +19,18 @@ silent, this file decides:
 * Nothing stays in the inner levels between the children of a scope that no tile surrounds.
 * A level that accumulates needs no loads of partial sums.
 * A memory that does not retain loads what a child reads at each visit. What the child writes stays.
-* A slice is clipped to its tensor along each dimension, a step to the extents of its loops.
+* A slice is clipped to its tensor along each dimension, a step to the extents of its loops. A loop that a mask ends
+  early (hint `seen`) has that end for an extent.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import product
+from math import prod
 
-from tilewright.tiles.memories import Memories
+from tilewright.tiles.memories import Memories, Place
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Number, Resources
 from tilewright.tiles.topology import LoopAt, Topology, bound
@@ -48,23 +51,24 @@ def walk(
     Raises Unanalysable for a tree without a defined movement. The time is proportional to the steps of the tree.
     """
     topology = Topology(tree, problem, resources)
-    return walk_nest(topology, bound(topology), compat_evict=compat_evict)
+    return Walk(topology, bound(topology), compat_evict=compat_evict).traffic
 
 
-def walk_nest(topology: Topology, factors: Mapping[LoopAt, int], *, compat_evict: bool = False) -> Traffic:
-    """As `walk`, for a tree that is prepared, with these factors."""
-    return _Walk(topology, factors, compat_evict).run()
+class Walk:
+    """The execution of a prepared tree with these factors: what moves, and how often expressions are evaluated.
 
+    `evaluations` has the points of each expression by the iterations of spatial loops around it.
+    """
 
-class _Walk:
-    def __init__(self, topology: Topology, factors: Mapping[LoopAt, int], compat_evict: bool) -> None:
+    def __init__(
+        self, topology: Topology, factors: Mapping[LoopAt, int], *, compat_evict: bool = False
+    ) -> None:  # fmt: skip
         self.topology, self.factors, self.compat_evict = topology, factors, compat_evict
         self.strides = topology.strides(self.factors)
         self.memories: Memories[Box] = Memories(topology, _lacking, compat_evict=compat_evict)
-
-    def run(self) -> Traffic:
+        self.evaluations: dict[str, Counter[Place]] = {op: Counter() for op in topology.places}
         self.node((), {})
-        return self.memories.traffic()
+        self.traffic: Traffic = self.memories.traffic()
 
     # The program
 
@@ -72,6 +76,7 @@ class _Walk:
         """Run a node once, after the nest around it has made its slices resident."""
         node = self.topology.nodes[path]
         if isinstance(node, Leaf):
+            self.evaluate(path, node.op, digits)
             return
         if isinstance(node, Scope):
             for number in range(len(node.children)):
@@ -81,8 +86,9 @@ class _Walk:
         steps = [[0] if loop.spatial else range(self.factors[loop]) for loop in self.topology.loops[path]]
         for step in product(*steps):
             now = {**digits, **dict(zip(self.topology.loops[path], step, strict=True))}
-            if self.live((*path, 0), now):
-                self.child((*path, 0), now)
+            child = (*path, 0)
+            if any(self.live(child, instance) for instance in self.instances(child, now)):
+                self.child(child, now)
 
     def child(self, path: Path, digits: Digits) -> None:
         """Run a child: it is visited where the level changes."""
@@ -94,6 +100,14 @@ class _Walk:
         if leaves_nest:
             self.visit(path, self.topology.top(around[-1]), digits)
         self.node(path, digits)
+
+    def evaluate(self, path: Path, op: str, digits: Digits) -> None:
+        """Count the points of an expression at one step of all units."""
+        points = self.topology.points_of(op)
+        for instance in self.instances(path, digits):
+            if self.live(path, instance):
+                place = tuple(instance[loop] for loop in self.topology.above(path) if loop.spatial)
+                self.evaluations[op][place] += _size(self.slice(path, points, instance))
 
     # One visit
 
@@ -130,11 +144,32 @@ class _Walk:
         return size
 
     def slice(self, path: Path, tensor: str, digits: Digits) -> Box:
+        ends = self.ends(path, digits)
+
         def at(axis: str, _: Number) -> int:
             return self.at(digits, path, axis)
 
-        rank = self.topology.tensors[tensor].rank
-        return tuple(self.topology.side(path, tensor, dim, at, self.inside) for dim in range(rank))
+        def inside(op: str, axis: str, node: Path) -> int:
+            size = self.inside(op, axis, node)
+            return min(size, max(0, ends[axis] - self.at(digits, path, axis))) if axis in ends else size
+
+        rank = len(self.topology.accesses(path, tensor)[0].shape)
+        return tuple(self.topology.side(path, tensor, dim, at, inside) for dim in range(rank))
+
+    def ends(self, path: Path, digits: Digits) -> dict[str, int]:
+        """Where the loops end that a mask ends early, while a node runs."""
+        found = {}
+        for one in self.topology.seen:
+            last = one.last.constant
+            for axis, factor in one.last.terms.items():
+                name = self.topology.problem.names[one.op, axis.name]
+                known = [loop for loop in self.topology.along(path, name) if loop in one.loops]
+                first = sum(digits[loop] * self.strides[loop] for loop in known)
+                size = self.inside(one.op, name, ()) // prod(self.factors[loop] for loop in known)
+                last += factor * (min(first + size, self.topology.extents[name]) - 1 if factor > 0 else first)
+            steps = max(last, 0) // one.points + 1
+            found[one.axis] = min(steps * one.points, self.topology.extents[one.axis])
+        return found
 
     def live(self, path: Path, digits: Digits) -> bool:
         """Whether the loops around a node are inside their extents."""
@@ -142,9 +177,10 @@ class _Walk:
         def at(axis: str, _: Number) -> int:
             return self.at(digits, path, axis)
 
+        extents = {**self.topology.extents, **self.ends(path, digits)} if self.topology.seen else self.topology.extents
         for axis in {loop.axis for loop in self.topology.above(path)}:
-            if axis in self.topology.extents:
-                if self.at(digits, path, axis) >= self.topology.extents[axis]:
+            if axis in extents:
+                if self.at(digits, path, axis) >= extents[axis]:
                     return False
             elif axis in self.topology.cut:
                 span = self.topology.span(*self.topology.cut[axis], path, at, self.inside)

@@ -5,8 +5,8 @@ Two visits to a memory differ only by which loop has advanced and which inner lo
 same number of elements each time, up to clipped edges: there the last step of an axis differs, and the turns of steps
 next to the edge are counted apart. `brute.walk` is the definition; both give equal numbers on every tree.
 
-Only units that share a range which is shorter in some steps, as the rows of a producer under a clipped window, are
-walked.
+Only units that share a range which is shorter in some steps, as the rows of a producer under a clipped window, and
+trees with loops that a mask ends early are walked.
 
 Factors may be arrays: one evaluation then covers all trees of one topology.
 """
@@ -20,7 +20,7 @@ import numpy as np
 
 from tilewright.dataclass import dataclass
 from tilewright.expr.affine import Affine
-from tilewright.tiles.brute import walk_nest
+from tilewright.tiles.brute import Walk
 from tilewright.tiles.problem import Access, Problem
 from tilewright.tiles.rescaling import Rescaled
 from tilewright.tiles.resources import Level, Number, Resources
@@ -103,7 +103,7 @@ class Boundaries:
             if outermost is not None and topology.level(top) >= outermost:
                 continue
             for group in self.groups(top):
-                if self._uneven(point, group):
+                if topology.seen or self._uneven(point, group):
                     moved[top][group.tensor] = self._walked(point, group)
                 else:
                     more = self._moved(point, group)
@@ -138,22 +138,26 @@ class Boundaries:
 
     def _walked(self, point: Point, group: Group) -> Moved:
         """The movement of a tensor in a nest, by walking each tree."""
+        found = [each.traffic.moved[group.top][group.tensor] for each in self._walks(point)]
+        if not point.in_batch:
+            return found[0]
+        return Moved(*(np.array([getattr(one, kind) for one in found]) for kind in ("loads", "fills", "stores")))
+
+    def _walks(self, point: Point) -> list[Walk]:
+        """The walks of each tree."""
         if point.walked is None:
             rows = 1
             for factor in point.factors.values():
                 rows = max(rows, len(factor) if isinstance(factor, np.ndarray) else 1)
             point.walked = [
-                walk_nest(
+                Walk(
                     self.topology,
                     {loop: int(f[row]) if isinstance(f, np.ndarray) else f for loop, f in point.factors.items()},
                     compat_evict=self.compat_evict,
                 )
                 for row in range(rows)
             ]
-        found = [traffic.moved[group.top][group.tensor] for traffic in point.walked]
-        if not point.in_batch:
-            return found[0]
-        return Moved(*(np.array([getattr(one, kind) for one in found]) for kind in ("loads", "fills", "stores")))
+        return point.walked
 
     def point(self, factors: Any = None) -> Point:
         """The topology with these factors."""
@@ -162,6 +166,10 @@ class Boundaries:
 
     def points(self, point: Point, op: str) -> tuple[Number, Number]:
         """How often an expression is evaluated: on all units together, and on the one that does most."""
+        if op not in point.evaluations and self.topology.seen:
+            counts = [each.evaluations[op].values() for each in self._walks(point)]
+            every, most = [sum(each) for each in counts], [max(each, default=0) for each in counts]
+            point.evaluations[op] = (np.array(every), np.array(most)) if point.in_batch else (every[0], most[0])
         if op not in point.evaluations:
             if op not in self._evaluated:
                 place = self.topology.places[op]

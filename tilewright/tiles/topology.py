@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from tilewright.errors import CompileError
 from tilewright.expr import dtypes
 from tilewright.expr.affine import Affine
 from tilewright.expr.core import Compute, Tensor
+from tilewright.expr.hidden import last_seen
 from tilewright.tiles.problem import Access, Problem
 from tilewright.tiles.rescaling import readers, rescaled
 from tilewright.tiles.resources import Level, Number, Range, Resources, greatest, least
@@ -80,6 +81,21 @@ class _AxisOf:
     given: bool
     forms: tuple[tuple[str, Affine], ...]
     cut: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SeenPart:
+    """A loop of which only a part runs: up to the last point that the mask of expression `op` shows.
+
+    `last` is that point as a form of the axes of `op`. It is taken over all that one step of `loops` covers, those
+    around everything that walks the loop of name `axis`, and rounded up to whole steps of so many `points`.
+    """
+
+    axis: str
+    op: str
+    last: Affine
+    points: int
+    loops: frozenset[LoopAt]
 
 
 def levels_of(tree: Node) -> tuple[Level, ...]:
@@ -240,6 +256,32 @@ class Topology:
         self.loops: dict[Path, tuple[LoopAt, ...]] = {
             path: self._loops_at(path, node) for path, node in self.nodes.items() if isinstance(node, Tile)
         }
+
+    @cached_property
+    def seen(self) -> tuple[SeenPart, ...]:
+        """The loops that a mask ends early, as the hints `seen` of leaves say."""
+        found = []
+        for op, place in self.places.items():
+            leaf = self.nodes[place]
+            assert isinstance(leaf, Leaf)
+            for hint in leaf.hints:
+                if hint.name == "seen":
+                    found.append(self._seen_part(op, *hint.arguments))  # type: ignore[arg-type]
+        return tuple(found)
+
+    def _seen_part(self, op: str, name: str, points: int) -> SeenPart:
+        compute = self.computes[op]
+        axis = next((a for a in compute.loops if self.problem.names[op, a.name] == name), None)
+        last = last_seen(compute.body, axis) if axis is not None and self._walks(op, name) else None
+        if axis is None or last is None or points < 1:
+            raise Unanalysable(
+                f"op {op} hides no steps of {points} points of {name}", where="tile tree",
+                help=f"a loop that a mask of {op} bounds, as in l <= m, and steps of 1 point or more",
+            )  # fmt: skip
+        walking = [place for other, place in self.places.items() if self._walks(other, name)]
+        around = list(self.above(reduce(same_path, walking)))
+        first = next((n for n, loop in enumerate(around) if loop.axis == name), len(around))
+        return SeenPart(name, op, last, points, frozenset(around[:first]))
 
     @cached_property
     def tensors(self) -> Mapping[str, Tensor]:

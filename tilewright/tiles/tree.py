@@ -94,6 +94,7 @@ HINTS: dict[str, tuple[type, ...]] = {
     "cluster": (int,),  # so many thread blocks bring together what all of them read
     "neighbours": (int,),  # elements of a row that a prefix scan takes at once
     "sort": (str,),  # the method of a sort
+    "seen": (str, int),  # of a loop run steps of so many points, up to the last one that a mask shows to a block
     "along_x": (int,),  # so many loops of a par, the innermost ones, are along X of an array of units, others along Y
 }
 

@@ -19,9 +19,9 @@ from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Const, Expr, Read, Tensor, walk
 from tilewright.expr.dtypes import INDEX
+from tilewright.expr.hidden import hidden_part
 from tilewright.machine.description import Cpu
 from tilewright.operator.cycles import epilogue_cycles, nest_cycles, product_cycles, tiled_cycles
-from tilewright.operator.hidden import hidden_part
 from tilewright.operator.product_loops import merge_product_loops
 from tilewright.operator.product_point import ProductPoint, k_unroll
 from tilewright.operator.product_tree import ProductTree
@@ -101,6 +101,7 @@ def fused_kernel(
     scheduled = _scheduled(trees, point, rows or {}, machine, row_lanes)
     tree = ProductsTree(tuple(trees), point.blocks, scheduled)
     tree = with_windows(replace(tree, kept=tuple(tree.window_reads) if point.keep else ()))
+    tree = replace(tree, seen=tree.last_seen is not None)
     return Kernel(in_order(works, {number: each.statements for number, each in tree.rows.items()}), tree.tree())
 
 

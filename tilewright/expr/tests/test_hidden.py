@@ -13,8 +13,8 @@ from tests.covering import tries
 from tilewright.expr.affine import Affine
 from tilewright.expr.core import Axis, Expr
 from tilewright.expr.evaluate import evaluate
+from tilewright.expr.hidden import hidden_part, last_seen, without_mask
 from tilewright.expr.text import parse_graph
-from tilewright.operator.hidden import hidden_part, last_seen, without_mask
 
 Array = np.ndarray[Any, Any]
 B, I, L = 3, 7, 11
