@@ -14,8 +14,9 @@ silent, this file decides:
   fills, or further in.
 * Of a value that a tile keeps, a step computes what the step before it along the innermost loop that moves it did not.
 * Children share the slices of a memory instance when they stand inside the same spatial tiles of the nest.
-* With `multicast`, instances that differ in spatial loops which do not move the slice read it together. Without it each
-  one reads. Stores of such instances are one store: the level adds up what they computed.
+* With `multicast`, instances that differ in spatial loops which do not move the slice read it together, those of them
+  that run the step. Without it each one reads. Stores of such instances are one store: the level adds up what they
+  computed.
 * Nothing stays in the inner levels between the children of a scope that no tile surrounds.
 * A level that accumulates needs no loads of partial sums.
 * A memory that does not retain loads what a child reads at each visit. What the child writes stays.
@@ -30,7 +31,7 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from math import prod
 
-from tilewright.tiles.memories import Memories, Place
+from tilewright.tiles.memories import Key, Memories, Place
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Number, Resources
 from tilewright.tiles.topology import LoopAt, Topology, bound
@@ -115,6 +116,7 @@ class Walk:
         """Bring the slices of a child into every memory instance that runs it."""
         level = self.topology.level(top)
         tiles = self.topology.par_tiles(path)
+        read: set[Key] = set()
         for instance in self.instances(path, digits):
             if not self.live(path, instance):
                 continue
@@ -124,7 +126,10 @@ class Walk:
                 writes = tensor in self.topology.ops(path)
                 adds = writes and not self.topology.levels[level].accumulate and self.continues(path, tensor, instance)
                 reads = need if not writes or adds else None
-                self.memories.visit((top, tensor, tiles, place), need, reads, writes=writes)
+                key = (top, tensor, tiles, place)
+                holder = self.memories.first_holder(key)
+                self.memories.visit(key, need, reads, writes=writes, first=holder not in read)
+                read.add(holder)
 
     def instances(self, path: Path, digits: Digits) -> Iterator[Digits]:
         """Every value of the spatial loops around a node."""

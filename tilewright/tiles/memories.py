@@ -44,19 +44,23 @@ class Memories(Generic[Slice]):
         self.states: dict[Key, _State[Slice]] = {}
 
     def visit(
-        self, key: Key, need: Slice, reads: Slice | None, *, writes: bool, written: Slice | None = None
+        self, key: Key, need: Slice, reads: Slice | None, *, writes: bool, written: Slice | None = None,
+        first: bool | None = None,
     ) -> None:  # fmt: skip
         """Bring the slice that a child needs of a tensor; of it the child `reads` a part, or nothing.
 
         What is not there yet of what it reads is loaded. What another child wrote, or this one and needs no more, is
-        stored. A child that `writes` the tensor leaves all of the slice to be stored, or what is `written` of it.
+        stored. A child that `writes` the tensor leaves all of the slice to be stored, or what is `written` of it. Of
+        instances that read one slice together, the `first` one reads it for all: unless that is given, the one at the
+        first iterations of the spatial loops.
         """
         counts, state = self.counts[key[:2]], self.states.get(key)
         if reads is not None:
             stays = state is not None and (writes or self.topology.retains(key[0]))
             new = self.lacking(reads, state.slice if state is not None and stays else None)
             counts[1] += new
-            if self.reads_itself(key):
+            together = self.topology.levels[self.topology.level(key[0])].multicast
+            if not together or (self.stores_itself(key) if first is None else first):
                 counts[0] += new
         if state is not None and state.dirty is not None and self.stores_itself(key):
             counts[2] += self.lacking(state.dirty, need if writes else None)
@@ -99,15 +103,13 @@ class Memories(Generic[Slice]):
 
     def stores_itself(self, key: Key) -> bool:
         """Whether no other instance stores the same slice for it."""
+        return self.first_holder(key)[3] == key[3]
+
+    def first_holder(self, key: Key) -> Key:
+        """Of the instances that hold the same slice, the one at the first iterations of the spatial loops."""
         top, tensor, tiles, place = key
         visit = next(v for v in self.topology.visits(top) if self.topology.par_tiles(v) == tiles)
         loops = [loop for loop in self.topology.above(visit) if loop.spatial]
         moving = self.topology.moving(top, tensor, tiles)
-        return all(
-            value == 0 or loop.axis in moving or loop.level != self.topology.level(top)
-            for loop, value in zip(loops, place, strict=True)
-        )
-
-    def reads_itself(self, key: Key) -> bool:
-        """Whether no other instance reads the same slice for it."""
-        return not self.topology.levels[self.topology.level(key[0])].multicast or self.stores_itself(key)
+        own = (loop.axis in moving or loop.level != self.topology.level(top) for loop in loops)
+        return top, tensor, tiles, tuple(value if moves else 0 for value, moves in zip(place, own, strict=True))

@@ -241,6 +241,34 @@ def test_rows_that_do_not_go_on_are_refused() -> None:
     assert caught.value.help
 
 
+@pytest.mark.parametrize(("offset", "hint", "seen"), [
+    (5, ' with seen("l", 32)', True),
+    (5, "", False),
+    (None, "", False),
+])  # fmt: skip
+def test_a_tree_says_whether_a_mask_ends_the_loop(offset: int | None, hint: str, seen: bool) -> None:
+    found = products_tree(attended(offset, hint))
+    assert found.seen == seen
+    assert f"op C{hint} " in print_tree(found.tree())
+
+
+@pytest.mark.parametrize(("offset", "hint"), [(5, ' with seen("l", 16)'), (None, ' with seen("l", 32)')])
+def test_a_mask_that_ends_the_loop_elsewhere_is_refused(offset: int | None, hint: str) -> None:
+    with pytest.raises(InvalidTree, match=re.escape(f"op C{hint} does not go with the rest")) as caught:
+        products_tree(attended(offset, hint))
+    assert caught.value.help == ('op C with seen("l", 32) in its place' if offset is not None else "op C in its place")
+
+
+def attended(offset: int | None, hint: str) -> Kernel:
+    """Attention with all of l in a block, whose mask has a hint."""
+    works, rows = attending(SIZES, offset)
+    points = tuple(ProductPoint((3,), 2, (work.columns.name, "m")) for work in works)
+    loops = (SpatialLoop(works[0].outer[0]), SpatialLoop(works[0].rows[0], 6))
+    kernel = fused_kernel(works, FusedPoint(points, loops), (False, False), {0: rows}, resolve_cpu("x86-64-v3"))
+    text = re.sub(r"op C( with seen[^)]*\))? ", f"op C{hint} ", print_tree(kernel.tree))
+    return Kernel(kernel.statements, parse_tree(text, kernels(kernel.tree)))
+
+
 # Illegal trees --------------------------------------------------------------------------------------------------------
 
 SIZES: Sizes = (2, 30, 20, 9, 70)

@@ -9,6 +9,7 @@ from tilewright.tiles.analysis import analyse
 from tilewright.tiles.brute import walk
 from tilewright.tiles.footprints import footprints
 from tilewright.tiles.legality import violations
+from tilewright.tiles.movement import movement
 from tilewright.tiles.notation import parse_tree
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Level, Resources
@@ -195,6 +196,31 @@ def test_kept_tensors_outlive_the_other_children_of_seq() -> None:
     assert moved(tree, chain()) == {"A": (32, 0), "B": (48, 0), "D": (60, 0), "E": (0, 40)}
     # A of 16 and E of 20 stay beside the other child's B, C or C, D.
     assert footprints(parse_tree(tree), chain(), dedupe=True)[()] == 16 + 20 + max(8 + 8, 8 + 10)
+
+
+BLOCKS = "@L1 for m:4, l:2, k:4 { op C }", "@L1 for m:4, l:2, n:5 { op E }"
+
+
+@pytest.mark.parametrize(("tree", "loads", "stores"), [
+    ("@DRAM for m:2 {{ @DRAM for l:3 {{ seq[{}, {}] }} }}", 80, 120),
+    ("@DRAM for m:2 {{ stage E in L1 {{ @DRAM for l:3 {{ seq[{}, {}] }} }} }}", 0, 40),
+    ("@DRAM for m:2 {{ @DRAM for l:3 {{ stage E in L1 {{ seq[{}, {}] }} }} }}", 0, 40),
+    ("@DRAM for m:2 {{ @DRAM for l:3 {{ seq[{}, stage E in L1 {{ {} }}] }} }}", 80, 120),  # ends with its child
+    ("@DRAM for m:2 {{ stage E in DRAM {{ @DRAM for l:3 {{ seq[{}, {}] }} }} }}", 80, 120),
+])  # fmt: skip
+def test_a_stage_keeps_a_result_beside_the_other_children_of_seq(tree: str, loads: int, stores: int) -> None:
+    text = tree.format(*BLOCKS)
+    found = moved(text, chain())
+    assert found["E"] == (loads, stores)
+    assert moved(text.replace("stage E", "stage A"), chain())["D"] == found["D"]
+    fast = movement(parse_tree(text), chain()).at("DRAM")
+    assert {name: (one.loads, one.stores) for name, one in fast.items()} == found
+
+
+def test_a_stage_is_around_a_skipped_level() -> None:
+    tree = "@DRAM for m:2 {{ stage E in L1 {{ @L2 for l:3 {{ seq[{}, {}] }} }} }}".format(*BLOCKS)
+    machine = Resources((Level("DRAM"), Level("L3"), Level("L2"), Level("L1")))
+    assert moved(tree, chain(), "L2", resources=machine)["E"] == (0, 40)
 
 
 def test_a_kept_halo_is_computed_once() -> None:
