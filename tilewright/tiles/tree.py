@@ -226,7 +226,8 @@ class Scope:
 class Stage:
     """A tensor that lies in memory `level` while `child` runs, in `slots` buffers in turn.
 
-    An operand is brought there from outside; a value that an expression of the child computes is kept there for others.
+    An operand is brought there from outside; a value that an expression of the child computes is kept there for others,
+    or until the child has ended. No `seq` inside the child drops the tensor from that level or those around it.
     """
 
     tensor: str
