@@ -36,7 +36,7 @@ def leave_border(planning: Planning, tensor: Tensor, order: Sequence[int], machi
     return False
 
 
-def combined_cycles(planning: Planning, node: Compute) -> float | None:
+def combined_cycles(planning: Planning, node: Compute, machine: Cpu) -> float | None:
     """None: each result is stored as its reader takes it, which parts of one result could not be."""
     return None
 

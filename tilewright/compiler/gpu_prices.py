@@ -20,13 +20,12 @@ from tilewright.operator.rules.gpu_product import loops_of_bulk_copies
 from tilewright.tiles.product import Operand, flat_product
 
 
-def combined_cycles(planning: Planning, node: Compute) -> float | None:
+def combined_cycles(planning: Planning, node: Compute, machine: Gpu) -> float | None:
     """Predicted cycles of a kernel of a product with its launch; None where there is no price.
 
     Its first factor is taken to be stored with what is summed innermost.
     """
-    machine, product = planning.machine, planning.product_of(node)
-    assert isinstance(machine, Gpu), "a rule of GPUs"
+    product = planning.product_of(node)
     if product is None:
         return None
     read = substitute(product.a, unit_loops(node))

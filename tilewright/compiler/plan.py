@@ -48,7 +48,7 @@ def make_plan(
     pricing.constants = prepared.graph.all_constants()
     rules = target_of(machine).rules
     fitted = run_passes(
-        prepared, fitting(_price(pricing), lambda node: rules.combined_cycles(pricing, node), rules.ORDERED),
+        prepared, fitting(_price(pricing), lambda node: rules.combined_cycles(pricing, node, machine), rules.ORDERED),
         options.disable,
     )  # fmt: skip
     rewritten = run_passes(fitted, storing(), options.disable)

@@ -59,7 +59,7 @@ class Rules(Protocol):
     def leave_border(self, planning: Planning, tensor: Tensor, order: Sequence[int], machine: Any) -> bool:
         """Whether the border of a tensor stored in `order` need not be in memory; adds a decision where it may not."""
 
-    def combined_cycles(self, planning: Planning, node: Compute) -> float | None:
+    def combined_cycles(self, planning: Planning, node: Compute, machine: Any) -> float | None:
         """Predicted cycles of a kernel of a product, for whether one product takes the place of several that share a
         factor; None where none does.
         """

@@ -93,9 +93,9 @@ class ProductsTree:
     """Products of one kernel, in order; a product alone has no blocks.
 
     `blocks` cut the loops that products share, outermost first: each has the points of a block as its quantum, and is
-    distributed to programs. `rows` run behind the product of that number, those of -1 before the first one. Values of
-    the kernel have no address. Of those that are `kept`, a block computes what the one before it has not. With `seen`,
-    points of the link that a mask hides from all rows of a block are left out.
+    distributed to programs. `rows` run behind the product of that number, those of -1 before the first one. With
+    `seen`, points of the link that a mask hides from all rows of a block are left out. Values of the kernel have no
+    address. Of those that are `kept`, a block computes what the one before it has not.
     """
 
     products: tuple[ProductTree, ...]

@@ -6,12 +6,12 @@ does a statement that *covers* them, which has a value for every inner point. A 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
 from tilewright.expr.affine import affine
-from tilewright.expr.core import Axis, Const, Expr, Read, walk
+from tilewright.expr.core import Apply, Axis, Const, Expr, Read, walk
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.names import unique
 from tilewright.expr.rewrite import substitute, transform
@@ -122,15 +122,28 @@ def addresses(body: Expr) -> list[Expr]:
 
 
 def contiguous(a: Axis, b: Axis, indices: Sequence[Expr]) -> bool:
-    """Whether in every address a step of `a` is as long as all steps of `b`, so that one loop can take both."""
+    """Whether in every address a step of `a` is as long as all steps of `b`, so that one loop can take both.
+
+    Other loops may be in an address in any form, such as the columns of a panel.
+    """
     for index in indices:
-        form = affine(index)
-        if form is None:
-            if any(x in (a, b) for x in walk(index)):
-                return False
-        elif form.coefficient(a) != form.coefficient(b) * b.size:
+        moved = [term for term in _addends(index) if any(x in (a, b) for x in walk(term))]
+        forms = [affine(term) for term in moved]
+        known = [form for form in forms if form is not None]
+        if len(known) < len(forms):
+            return False
+        if sum(form.coefficient(a) for form in known) != sum(form.coefficient(b) for form in known) * b.size:
             return False
     return True
+
+
+def _addends(index: Expr) -> Iterator[Expr]:
+    """The terms whose sum an index is."""
+    if isinstance(index, Apply) and index.function == "add":
+        for arg in index.args:
+            yield from _addends(arg)
+    else:
+        yield index
 
 
 def value_read(expr: Expr) -> str:

@@ -24,6 +24,7 @@ from tilewright.expr.text import parse_graph
 from tilewright.machine import resolve_cpu
 from tilewright.operator.rules import cpu_fused
 from tilewright.options import Options
+from tilewright.runtime.loader import missing_features
 from tilewright.tiles.legality import IllegalTree
 from tilewright.tiles.tree import InvalidTree
 
@@ -283,8 +284,11 @@ def test_a_tree_that_was_given_is_what_runs() -> None:
     assert artifact.program != own
     assert artifact.stored_plan().trees["C+E"] == smaller.trees["C+E"]
     assert any("blocks of C+E" in each.subject and "asked" in each.reason for each in artifact.stored_plan().decisions)
-    (expected,) = evaluate(graph, inputs(graph))
-    np.testing.assert_array_equal(compile_graph(graph, threads=1, options=smaller)(*inputs(graph)), expected)
+    if not missing_features(machine.features):
+        (expected,) = evaluate(graph, inputs(graph))
+        np.testing.assert_array_equal(
+            compile_graph(graph, MACHINE, threads=1, options=smaller)(*inputs(graph)), expected
+        )
 
 
 def test_a_tree_of_one_of_the_products_keeps_them_apart() -> None:
