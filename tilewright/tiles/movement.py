@@ -24,7 +24,7 @@ from tilewright.tiles.brute import Walk
 from tilewright.tiles.problem import Access, Problem
 from tilewright.tiles.rescaling import Rescaled
 from tilewright.tiles.resources import Level, Number, Resources
-from tilewright.tiles.topology import LoopAt, Topology, bound
+from tilewright.tiles.topology import LoopAt, Topology, Unanalysable, bound
 from tilewright.tiles.traffic import Moved, Traffic, sum_of
 from tilewright.tiles.tree import Binding, Kind, Path, Scope, Tile, TileTree
 from tilewright.tiles.turns import Frame, Known, Line, Part, Parts, Point, Turn
@@ -137,8 +137,17 @@ class Boundaries:
         return False
 
     def _walked(self, point: Point, group: Group) -> Moved:
-        """The movement of a tensor in a nest, by walking each tree."""
-        found = [each.traffic.moved[group.top][group.tensor] for each in self._walks(point)]
+        """The movement of a tensor in a nest, by walking each tree.
+
+        Raises Unanalysable where the nest has no step that runs.
+        """
+        found = []
+        for each in self._walks(point):
+            moved = each.traffic.moved.get(group.top, {})
+            if group.tensor not in moved:
+                fact = f"no step of the nest has a part of {group.tensor}"
+                raise Unanalysable(fact, where="tile tree", help=f"loops of {group.tensor} in the tiles around it")
+            found.append(moved[group.tensor])
         if not point.in_batch:
             return found[0]
         return Moved(*(np.array([getattr(one, kind) for one in found]) for kind in ("loads", "fills", "stores")))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tilewright.expr.text import parse_graph
+from tilewright.graph.chain.workloads import two_convolutions
 from tilewright.tiles.analysis import analyse
 from tilewright.tiles.movement import Boundaries, movement
 from tilewright.tiles.notation import parse_tree
@@ -186,3 +187,26 @@ def test_factors_are_those_of_the_open_loops(given: object, message: str) -> Non
     with pytest.raises(Unanalysable, match=message) as raised:
         movement(parse_tree("@DRAM for m, n { @L1 for m:4, n:2 { op B } }"), subject, factors=given)
     assert raised.value.help
+
+
+def test_a_nest_without_a_step_that_runs_has_no_movement() -> None:
+    """A tree of a search: the first convolution has none of the points that its readers need."""
+    subject = Problem.of(two_convolutions(2, 6, 3, 4, (1, 1), (3, 3), "f16"))
+    tree = parse_tree("""
+        seq[
+          @DRAM for conv1.acc.rx:3 { par ry:1 { @L1 for conv1.acc.ry:3 { par i:1, ry:1 {
+            seq[
+              @RF for conv1.acc.rc:2 { op conv1.pad },
+              @RF for conv1.acc.rc:2, rc:3 { op conv1.acc }
+            ]
+          } } } },
+          @DRAM for ry:1 { par ry:1 { @L1 for ry:1 { par conv2.pad.i2:1, ry:1 {
+            shar[@RF for rc:3 { op conv1 }, @RF for rc:3 { op conv2.pad }]
+          } } } },
+          @DRAM for i2:2 { par i3:2 { @L1 for i3:3 { par i2:3, i1:4 {
+            seq[@RF for ry:3, rc:3, rx:3 { op conv2.acc }, @RF for i3:1 { op conv2 }]
+          } } } }
+        ]""")
+    levels = tuple(Level(name, instances=count) for name, count in (("DRAM", 1), ("L1", 4), ("RF", 64)))
+    with pytest.raises(Unanalysable, match="no step of the nest has a part of x"):
+        movement(tree, subject, resources=Resources(levels, units=64))
