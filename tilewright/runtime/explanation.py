@@ -236,6 +236,7 @@ def _said(kernel: KernelSummary) -> Iterator[tuple[str, str]]:
                 continue
             runner_up = decision.runner_up.partition(" with vectors of ")[0]
             runner_up = decision.runner_up if runner_up == decision.chosen else runner_up
+            runner_up = runner_up.partition(",")[0] if name == "fused" else runner_up  # without tiles and blocks
             second = f"; second: {runner_up}{_worse(decision)}" if runner_up else ""
             refused = f"; {len(decision.refused)} refused" if decision.refused else ""
             yield name, f"{decision.chosen}{_reason(decision)}{second}{refused}"

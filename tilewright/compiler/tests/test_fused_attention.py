@@ -212,7 +212,7 @@ def test_memory_grows_with_the_length_and_not_with_its_square() -> None:
 
 
 def test_decisions_have_the_cycles_of_all_ways() -> None:
-    graph = attended(12, 700, 700, (64, 64))
+    graph = attended(12, 700, 448, (64, 64))
     decisions = {each.subject: each for each in planned(graph, Options(cache=False), machine="znver5").decisions}
     fusion = decisions["fusion of attention.masked + attention.weights + attention"]
     blocks = decisions["blocks of attention"]
