@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -94,7 +95,11 @@ class _Combining:
     def candidates(self) -> list[list[str]]:
         """The names of products that are alike, two at least."""
         found: dict[tuple[Any, ...], list[str]] = {}
-        for node in self.nodes.values():
+        sums = [node for node in self.nodes.values() if node.accum == "sum"]
+        readers = Counter(tensor.name for node in sums for tensor in node.inputs() if tensor.name not in self.constants)
+        for node in sums:
+            if all(readers[tensor.name] < 2 for tensor in node.inputs()):
+                continue
             columns = self._columns_of_product(node)
             behind = None if columns is None else self._key_behind(node, columns)
             if columns is not None and behind is not None:
