@@ -51,7 +51,7 @@ def leave_border(planning: Planning, tensor: Tensor, order: Sequence[int], machi
 
 
 def _pays(without: float, with_it: float) -> bool:
-    """Whether products that take so many cycles `without` a border in memory should read boxes."""
+    """Whether products that take so many cycles `without` a border in memory should read tensor-map boxes."""
     return without < with_it
 
 

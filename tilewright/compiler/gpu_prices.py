@@ -40,7 +40,10 @@ def combined_cycles(planning: Planning, node: Compute, machine: Gpu) -> float | 
 def product_cycles(
     planning: Planning, product: MappedProduct, layout: Packed, machine: Gpu, boxes: bool = False
 ) -> float:  # fmt: skip
-    """Of a product that reads its first factor in a layout; with `boxes` infinite where no copy engine brings it."""
+    """Predicted cycles of a product whose first factor has this layout.
+
+    With `boxes`, tensor-map boxes bring the factor; infinite where the copy engine cannot.
+    """
     node, unit = product.compute, unit_loops(product.compute)
     read = substitute(product.a, unit)
     assert isinstance(read, Read)

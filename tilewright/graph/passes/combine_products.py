@@ -22,6 +22,7 @@ from tilewright.graph.passes.rewritten import Part, Rewritten
 Cycles = Callable[[Compute], float | None]
 """Predicted cycles of a kernel of a product alone. None: the machine does not combine any."""
 
+SEVERAL = "a kernel each"
 LEAST_GAIN = 1.02  # times as fast, for what a prediction leaves open
 _COLUMNS = Axis("columns", 1)  # in keys: the columns of any product
 
@@ -112,14 +113,14 @@ class _Combining:
         found = [each for each in map(self._columns_of_product, nodes) if each is not None]
         if len(found) < len(nodes) or len({each.key for each in found}) > 1:
             return
-        whole, joined = self._together(nodes, found, {})
+        whole, joined = self._combined(nodes, found, {})
         if not self._pays(nodes, whole, cycles):
             return
         added, wholes = [whole], self._wholes(nodes, found, whole)
         self._join(joined)
         while followers := self._followers(nodes, wholes):
             nodes, found = followers
-            whole, joined = self._together(nodes, found, wholes)
+            whole, joined = self._combined(nodes, found, wholes)
             wholes |= self._wholes(nodes, found, whole)
             added.append(whole)
             self._join(joined)
@@ -215,7 +216,7 @@ class _Combining:
 
     # In place of several ----------------------------------------------------------------------------------------
 
-    def _together(
+    def _combined(
         self, nodes: Sequence[Compute], columns: Sequence[_Columns], wholes: Mapping[str, _Whole]
     ) -> tuple[Compute, list[_Joined]]:
         """One node for several that are alike, and its constants."""
@@ -290,13 +291,13 @@ class _Combining:
         one, each_alone = cycles(whole), [cycles(node) for node in nodes]
         if one is None or None in each_alone:
             return False
-        apart = sum(each for each in each_alone if each is not None)
+        several = sum(each for each in each_alone if each is not None)
         subject = f"products of {', '.join(node.name for node in nodes)}"
-        numbers = f"{one:.0f} predicted cycles", f"{apart:.0f} predicted cycles"
-        costs = Cost(cycles=one), Cost(cycles=apart)
-        if one * LEAST_GAIN <= apart:
-            self.decisions.append(Decision(subject, "one product", numbers[0], "apart", numbers[1], (), *costs))
+        numbers = f"{one:.0f} predicted cycles", f"{several:.0f} predicted cycles"
+        costs = Cost(cycles=one), Cost(cycles=several)
+        if one * LEAST_GAIN <= several:
+            self.decisions.append(Decision(subject, "one product", numbers[0], SEVERAL, numbers[1], (), *costs))
             return True
         reason = f"{numbers[1]}, and one product is to be {LEAST_GAIN} times as fast"
-        self.decisions.append(Decision(subject, "apart", reason, "one product", numbers[0], (), costs[1], costs[0]))
+        self.decisions.append(Decision(subject, SEVERAL, reason, "one product", numbers[0], (), costs[1], costs[0]))
         return False
