@@ -9,9 +9,10 @@ from dataclasses import replace
 from tilewright.dataclass import dataclass
 from tilewright.expr.text import parse_graph
 from tilewright.graph.chain.softmax import running
+from tilewright.tiles.levels import Unanalysable
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Level, Resources
-from tilewright.tiles.topology import Topology, Unanalysable
+from tilewright.tiles.topology import Topology
 from tilewright.tiles.tree import ONCE, Binding, Kind, Leaf, Loop, Scope, Stage, Tile, TileTree
 
 GEMM = """

@@ -42,11 +42,11 @@ from tilewright.options import Options
 from tilewright.runtime.loader import missing_features, same_platform
 from tilewright.tiles.dimensions import with_dimensions
 from tilewright.tiles.held_values import HeldValues, read_by_points
+from tilewright.tiles.levels import Unanalysable
 from tilewright.tiles.machines import program_resources
 from tilewright.tiles.movement import movement
 from tilewright.tiles.problem import Problem, problem_of
 from tilewright.tiles.resources import Resources
-from tilewright.tiles.topology import Unanalysable
 from tilewright.tiles.touched import PADDING, Touch, Touched
 from tilewright.tiles.traffic import Moved, Traffic
 from tilewright.tiles.windows import window_reads

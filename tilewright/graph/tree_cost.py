@@ -15,8 +15,8 @@ from tilewright.graph.tree_factors import Factors, TreeFactors
 from tilewright.search.cost import Evaluation
 from tilewright.tiles.analysis import Analyser, Analysis
 from tilewright.tiles.energy import access_energies, energy_of_operation
+from tilewright.tiles.levels import Unanalysable
 from tilewright.tiles.resources import Number, Resources
-from tilewright.tiles.topology import Unanalysable
 
 Objective: TypeAlias = Literal["cycles", "energy"]
 

@@ -14,6 +14,7 @@ from tilewright.expr.core import Compute
 from tilewright.tiles.energy import access_energies, energy_of_multiplication, energy_of_operation
 from tilewright.tiles.footprints import Footprints, footprint_bytes
 from tilewright.tiles.latency import Phases, phases, stepwise, words
+from tilewright.tiles.levels import Unanalysable
 from tilewright.tiles.movement import Boundaries
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.rescaling import Rescaled
@@ -28,7 +29,7 @@ from tilewright.tiles.resources import (
     instances,
     processing_elements,
 )
-from tilewright.tiles.topology import Topology, Unanalysable
+from tilewright.tiles.topology import Topology
 from tilewright.tiles.traffic import Moved, Traffic
 from tilewright.tiles.tree import Path, TileTree
 

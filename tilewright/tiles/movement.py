@@ -21,10 +21,11 @@ import numpy as np
 from tilewright.dataclass import dataclass
 from tilewright.expr.affine import Affine
 from tilewright.tiles.brute import Walk
+from tilewright.tiles.levels import Unanalysable
 from tilewright.tiles.problem import Access, Problem
 from tilewright.tiles.rescaling import Rescaled
 from tilewright.tiles.resources import Level, Number, Resources
-from tilewright.tiles.topology import LoopAt, Topology, Unanalysable, bound
+from tilewright.tiles.topology import LoopAt, Topology, bound
 from tilewright.tiles.traffic import Moved, Traffic, sum_of
 from tilewright.tiles.tree import Binding, Kind, Path, Scope, Tile, TileTree
 from tilewright.tiles.turns import Frame, Known, Line, Part, Parts, Point, Turn

@@ -16,13 +16,14 @@ from tilewright.machine.description import Accelerator, Machine
 from tilewright.machine.registry import names, resolve
 from tilewright.tiles.analysis import Analyser, analyse
 from tilewright.tiles.energy import access_energies, dram_energy, mac_energy, sram_energy
+from tilewright.tiles.levels import Unanalysable
 from tilewright.tiles.machines import resources
 from tilewright.tiles.movement import Boundaries
 from tilewright.tiles.notation import parse_tree
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Level, Resources
 from tilewright.tiles.timeline import steps
-from tilewright.tiles.topology import Topology, Unanalysable
+from tilewright.tiles.topology import Topology
 from tilewright.tiles.tree import TileTree
 
 

@@ -9,11 +9,11 @@ from tilewright.tiles.analysis import analyse
 from tilewright.tiles.brute import walk
 from tilewright.tiles.footprints import footprints
 from tilewright.tiles.legality import violations
+from tilewright.tiles.levels import Unanalysable
 from tilewright.tiles.movement import movement
 from tilewright.tiles.notation import parse_tree
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Level, Resources
-from tilewright.tiles.topology import Unanalysable
 from tilewright.tiles.traffic import Moved
 
 

@@ -12,11 +12,12 @@ import pytest
 from tilewright.expr.text import parse_graph
 from tilewright.graph.chain.workloads import two_convolutions
 from tilewright.tiles.analysis import analyse
+from tilewright.tiles.levels import Unanalysable
 from tilewright.tiles.movement import Boundaries, movement
 from tilewright.tiles.notation import parse_tree
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Level, Resources
-from tilewright.tiles.topology import Topology, Unanalysable
+from tilewright.tiles.topology import Topology
 from tilewright.tiles.tree import TileTree
 
 

@@ -11,11 +11,11 @@ from tests.random_tiles import CHAIN_OF_THREE, random_case
 from tilewright.expr.text import parse_graph
 from tilewright.tiles.analysis import analyse
 from tilewright.tiles.brute import walk
+from tilewright.tiles.levels import Unanalysable
 from tilewright.tiles.movement import movement
 from tilewright.tiles.notation import parse_tree, print_tree
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Level, Resources
-from tilewright.tiles.topology import Unanalysable
 from tilewright.tiles.traffic import Moved
 
 MASKED = Problem.of(
