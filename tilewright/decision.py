@@ -79,3 +79,23 @@ class Decision(Readable):
             values = f": {refusal.values}" if refusal.values else ""
             lines.append(f"  refused: {refusal.candidate} by {refusal.rule}{values}")
         return "\n".join(lines)
+
+
+def keep(
+    subject: str,
+    kept: str,
+    cycles: float,
+    other: str,
+    other_cycles: float,
+    gain: float,
+    refused: tuple[Refusal, ...] = (),
+) -> Decision:
+    """The decision for what is there, where `other` is not predicted to be `gain` times as fast.
+
+    A faster one that gains less is refused by that rule; a slower one came second.
+    """
+    reason, cost, other_cost = f"{cycles:.0f} predicted cycles", Cost(cycles=cycles), Cost(cycles=other_cycles)
+    if other_cycles < cycles:
+        gains = Refusal(other, f"it is {gain} times as fast", f"{other_cycles:.0f} cycles", other_cost)
+        return Decision(subject, kept, reason, refused=(*refused, gains), cost=cost)
+    return Decision(subject, kept, reason, other, f"{other_cycles:.0f} cycles", refused, cost, other_cost)

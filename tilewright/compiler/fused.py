@@ -31,7 +31,7 @@ from tilewright.compiler.products import ProductPlan, unit_loops
 from tilewright.compiler.rows import lanes_of, place_constants
 from tilewright.compiler.trees import about
 from tilewright.dataclass import dataclass
-from tilewright.decision import ASKED, Cost, Decision, Refusal
+from tilewright.decision import ASKED, Cost, Decision, Refusal, keep
 from tilewright.expr.core import Axis, Const, Expr, Read, Tensor
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.graph import Loop
@@ -98,10 +98,7 @@ def _judged(
             subject, fused, reason, APART, f"{several:.0f} cycles", cost=Cost(cycles=one),
             runner_up_cost=Cost(cycles=several),
         )  # fmt: skip
-    reason = f"{several:.0f} predicted cycles, {one:.0f} as {FUSED}, which is to be {LEAST_GAIN} times as fast"
-    return (), Decision(
-        subject, APART, reason, fused, f"{one:.0f} cycles", cost=Cost(cycles=several), runner_up_cost=Cost(cycles=one)
-    )
+    return (), keep(subject, APART, several, fused, one, LEAST_GAIN)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from tilewright.compiler.planning import Planning, points
 from tilewright.compiler.products import operand_of, work_of
 from tilewright.compiler.rows import fill_borders
 from tilewright.dataclass import dataclass
-from tilewright.decision import ASKED, Cost, Decision, Refusal
+from tilewright.decision import ASKED, Cost, Decision, Refusal, keep
 from tilewright.expr import dtypes
 from tilewright.expr.core import Const, Tensor, static_shape
 from tilewright.expr.dtypes import INDEX
@@ -77,10 +77,7 @@ def _judged(planning: Planning, parts: tuple[Group, ...], machine: Gpu) -> tuple
             subject, fused, reason, APART, f"{several:.0f} cycles", why, cost=costs[0], runner_up_cost=costs[1]
         )
         return pair, decision
-    reason = f"{several:.0f} predicted cycles, {tile.cycles:.0f} as {FUSED}, which is to be {LEAST_GAIN} times as fast"
-    return (), Decision(
-        subject, APART, reason, fused, f"{tile.cycles:.0f} cycles", why, cost=costs[1], runner_up_cost=costs[0]
-    )
+    return (), keep(subject, APART, several, fused, tile.cycles, LEAST_GAIN, why)
 
 
 @dataclass(frozen=True)

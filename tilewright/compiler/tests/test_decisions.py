@@ -14,7 +14,7 @@ from tests.random_graphs import graphs
 from tilewright.compiler.compile import resolve_target
 from tilewright.compiler.plan import make_plan
 from tilewright.compiler.program import planned_manifest
-from tilewright.decision import ASKED, Cost, Decision, Refusal
+from tilewright.decision import ASKED, Cost, Decision, Refusal, keep
 from tilewright.expr import GraphBuilder
 from tilewright.expr.graph import Graph
 from tilewright.expr.ops import conv, elementwise, linalg, norm
@@ -36,6 +36,16 @@ def lost(decisions: list[Decision]) -> list[str]:
     """Decisions whose winner costs more than what came second."""
     compared = [each for each in decisions if each.cost and each.runner_up_cost and each.reason != ASKED]
     return [each.explain() for each in compared if each.cost.exceeds(each.runner_up_cost)]
+
+
+@pytest.mark.parametrize(("cycles", "second"), [(90.0, False), (99.0, False), (100.0, True), (120.0, True)])
+def test_what_gains_too_little_is_refused_and_is_no_second(cycles: float, second: bool) -> None:
+    """It was said to be second, with fewer cycles than the winner."""
+    kept = keep("fusion", "apart", 100.0, "one", cycles, 1.02)
+    assert not lost([kept])
+    assert (kept.runner_up == "one") is second
+    assert [(each.candidate, each.cost) for each in kept.refused] == ([] if second else [("one", Cost(cycles=cycles))])
+    assert f"{cycles:.0f} cycles" in kept.explain()
 
 
 @pytest.mark.parametrize("machine", MACHINES)

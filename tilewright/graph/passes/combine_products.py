@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tilewright.dataclass import dataclass
-from tilewright.decision import Cost, Decision
+from tilewright.decision import Cost, Decision, keep
 from tilewright.expr.affine import simplify
 from tilewright.expr.core import Axis, Compute, Expr, Read, Tensor, walk
 from tilewright.expr.live import live
@@ -298,6 +298,5 @@ class _Combining:
         if one * LEAST_GAIN <= several:
             self.decisions.append(Decision(subject, "one product", numbers[0], SEVERAL, numbers[1], (), *costs))
             return True
-        reason = f"{numbers[1]}, and one product is to be {LEAST_GAIN} times as fast"
-        self.decisions.append(Decision(subject, SEVERAL, reason, "one product", numbers[0], (), costs[1], costs[0]))
+        self.decisions.append(keep(subject, SEVERAL, several, "one product", one, LEAST_GAIN))
         return False
