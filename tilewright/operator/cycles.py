@@ -33,6 +33,14 @@ COSTLY_INSTRUCTIONS = 30  # of costly functions that were not counted, an order 
 ISSUE_WIDTH = 4  # vector instructions per cycle: Zen 5 issues four, Golden Cove three
 CROWDED = 3  # of the ways of L1, the part that rows may take beside panels and what is fetched ahead: Zen 5
 Ports = tuple[float, float, float]  # multiply-adds, loads and stores of a core in a cycle
+Extra = tuple[float, float, float]  # instructions beside those of a product in its own type: of a row, a vector, a sum
+NOTHING_EXTRA: Extra = (0.0, 0.0, 0.0)
+# Factors that are widened where they are read: an element goes to a register and from there to all lanes; halves are
+# shifted, or converted, too. Products of whole numbers are added by an instruction of their own. Counted in the code
+# for AVX2.
+WIDENED: dict[dtypes.DType, tuple[float, float]] = {"bf16": (3.0, 1.0), "f16": (3.0, 1.0)}
+WIDENED_INTEGERS = 2.0, 1.0
+ADDED = 1.0
 ELEMENT_CYCLES = 0.3  # of an element that is not beside its neighbour, in squares transposed in registers: Zen 5
 
 
@@ -46,13 +54,24 @@ def tiled_cycles(work: Product, rows: Sequence[int], vectors: int, machine: Cpu)
     k = prod(axis.size for axis in work.depth) / work.group
     sizes = tuple(axis.size for axis in work.rows)
     ports = machine.fma_units, machine.loads_per_cycle, machine.stores_per_cycle
-    tiles = _tiles_cycles(sizes, tuple(rows), -(-work.columns.size // work.lanes), vectors, k, ports)
+    columns = -(-work.columns.size // work.lanes)
+    tiles = _tiles_cycles(sizes, tuple(rows), columns, vectors, k, ports, extra_instructions(work))
     return tiles * prod(axis.size for axis in work.outer)
+
+
+def extra_instructions(work: Product) -> Extra:
+    """What a product of narrow factors without an instruction for them takes beside one in the type of its sums."""
+    wide = dtypes.size_bytes(work.total.dtype)
+    if work.group > 1 or dtypes.size_bytes(work.a.tensor.dtype) >= wide:
+        return NOTHING_EXTRA
+    row, _ = WIDENED.get(work.a.tensor.dtype, WIDENED_INTEGERS)
+    _, vector = WIDENED.get(work.b.tensor.dtype, WIDENED_INTEGERS)
+    return row, vector, 0.0 if is_float(work.total.dtype) else ADDED
 
 
 @lru_cache(maxsize=1 << 16)
 def _tiles_cycles(
-    sizes: tuple[int, ...], rows: tuple[int, ...], columns: int, vectors: int, k: float, ports: Ports
+    sizes: tuple[int, ...], rows: tuple[int, ...], columns: int, vectors: int, k: float, ports: Ports, extra: Extra
 ) -> float:
     """Cycles of all tiles of rows of these sizes, by columns in vectors; layers of a network ask for the same ones."""
     pieces = [_pieces(size, tile) for size, tile in zip(sizes, rows, strict=True)]
@@ -62,7 +81,7 @@ def _tiles_cycles(
             count = prod((c for c, _ in combination), start=column_count)
             height = prod(size for _, size in combination)
             if count:
-                total += count * _tile_cycles(height, width, k, ports)
+                total += count * _tile_cycles(height, width, k, ports, extra)
     return total
 
 
@@ -121,11 +140,15 @@ def _pieces(extent: int, size: int) -> list[tuple[int, int]]:
     return [(full, size), (1, rest)] if rest else [(full, size)]
 
 
-def _tile_cycles(rows: int, vectors: int, k: float, ports: Ports) -> float:
+def _tile_cycles(rows: int, vectors: int, k: float, ports: Ports, extra: Extra) -> float:
     fma_units, loads_per_cycle, stores_per_cycle = ports
     fma = rows * vectors / fma_units
     loads = (rows + vectors) / loads_per_cycle
     step = max(fma, loads, FMA_LATENCY_CYCLES)
+    if extra != NOTHING_EXTRA:
+        per_row, per_vector, per_sum = extra
+        instructions = rows * (1 + per_row) + vectors * (1 + per_vector) + rows * vectors * (1 + per_sum)
+        step = max(step, instructions / ISSUE_WIDTH)
     # Twelve steps' worth of entering, leaving and storing; a small charge for loads breaks ties towards reuse.
     return k * (step + 0.02 * loads) + 2 * rows * vectors / stores_per_cycle + 12
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import product
 from math import prod
 
@@ -11,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.expr.core import Axis, Read, Tensor
+from tilewright.expr.rewrite import transform
 from tilewright.machine import resolve_cpu
-from tilewright.operator.cycles import cycles_from_memory, tiled_cycles
+from tilewright.operator.cycles import ISSUE_WIDTH, cycles_from_memory, tiled_cycles
 from tilewright.operator.rules.cpu_product import EVEN, choose_point
 from tilewright.tiles.loops import SpatialLoop
 from tilewright.tiles.product import Operand, Product, flat_product
@@ -55,6 +57,29 @@ def test_points_of_programs_are_the_loop(extent: int, quantum: int, blocks: int)
     assert sum(loop.points) == extent
     assert len(loop.points) == loop.programs
     assert min(loop.points) > 0
+
+
+def test_narrow_factors_without_an_instruction_cost_more_than_wide_ones() -> None:
+    """A step of 6 x 2 registers has 12 multiply-adds; 6 elements and 2 vectors are loaded, and widened."""
+
+    def narrow(a: str, total: str, group: int = 1) -> float:
+        work = matrices(96, 96, 64)
+        product, *others = work.statements
+        factors = {name: Tensor(name, (96 * 64,), a) for name in "AB"}
+        body = transform(
+            product.body, lambda e: replace(e, tensor=factors[e.tensor.name]) if isinstance(e, Read) else None
+        )
+        sums = Tensor(product.name, (), total)
+        others = [replace(each, body=Read(sums, ())) for each in others]
+        product = replace(product, body=body, tensor=replace(product.tensor, dtype=total))
+        mapping = replace(work.mapping, group=group)
+        return tiled_cycles(replace(work, statements=(product, *others), mapping=mapping), (6,), 2, MACHINE)
+
+    wide, half, whole = narrow("f32", "f32"), narrow("bf16", "f32"), narrow("u8", "i32")
+    tiles, steps = 96 / 6 * 96 / 32, 64
+    assert half - wide == pytest.approx(tiles * steps * ((12 + 6 * 4 + 2 * 2) / ISSUE_WIDTH - 6), rel=0.05)
+    assert whole - wide == pytest.approx(tiles * steps * ((24 + 6 * 3 + 2 * 2) / ISSUE_WIDTH - 6), rel=0.05)
+    assert narrow("u8", "i32", 4) < wide / 3
 
 
 def test_a_tile_that_leaves_a_thread_idle_gives_way_to_one_nearly_as_fast() -> None:
