@@ -16,7 +16,6 @@ from tilewright.intrinsics.intrinsic import LoopKind
 
 LINE_BYTES = 64  # of every processor that this model was measured on, and of most others
 STREAM_BYTES = 256  # shorter runs of lines are over before a prefetcher has seen them
-SCATTERED = 1.7  # how much longer a line takes that was not prefetched: L2 of Zen 5, 36 instead of 61 bytes per cycle
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ def levels_in_caches(
         serial = [step for position, step in reversed(own) if position not in parallel]
         flows = not own and number < len(inside) - 1  # through registers, and through a cache that holds no loop
         held = sum(_held(access, extents, number) for access in accesses)
-        moved = [_moved(access, _fetched(access, extents, number), outside, beyond) for access in accesses]
+        moved = [_moved(access, extents, number, outside, beyond, machine.scattered) for access in accesses]
         levels.append(
             Level(
                 tuple(step.count for step in serial if step.kind == "S"),
@@ -105,19 +104,20 @@ class Strided(Access):
         return covered if whole else covered + LINE_BYTES - self.element_bytes
 
 
-def _held(access: Access, extents: Mapping[str, float], level: int) -> float:
-    """Bytes that a level holds of an operand: caches hold lines, registers elements."""
-    if isinstance(access, Strided) and access.again:
-        return 0.0
+def _bytes(access: Access, extents: Mapping[str, float], level: int) -> float:
+    """Bytes that a level has of an operand: caches have lines, registers elements."""
     return access.lines(extents)[0] if level and isinstance(access, Strided) else access.bytes(extents)
 
 
-def _fetched(access: Access, extents: Mapping[str, float], level: int) -> float:
-    """Bytes as the time that they take: lines that no stream leads to take longer."""
-    if not level or not isinstance(access, Strided):
-        return access.bytes(extents)
-    covered, run = access.lines(extents)
-    return covered * (SCATTERED if run < STREAM_BYTES else 1.0)
+def _held(access: Access, extents: Mapping[str, float], level: int) -> float:
+    """Bytes that a level holds of an operand; what is read back is held as the result that it was."""
+    return 0.0 if isinstance(access, Strided) and access.again else _bytes(access, extents, level)
+
+
+def _fetched(access: Access, extents: Mapping[str, float], level: int, scattered: float) -> float:
+    """Bytes as the time that they take: lines that no stream leads to take `scattered` times as long."""
+    alone = level and isinstance(access, Strided) and access.lines(extents)[1] < STREAM_BYTES
+    return _bytes(access, extents, level) * (scattered if alone else 1.0)
 
 
 Placed = tuple[int, Step]  # a step with its position in the nest
@@ -166,12 +166,21 @@ def _most_trips(
     return 1
 
 
-def _moved(access: Access, size: float, outside: Sequence[Placed], beyond: Sequence[Placed]) -> float:
-    """Bytes per execution of a level: what stays for the innermost steps of the next level moves once for all of them.
+def _moved(
+    access: Access,
+    extents: Mapping[str, float],
+    level: int,
+    outside: Sequence[Placed],
+    beyond: Sequence[Placed],
+    scattered: float,
+) -> float:
+    """Bytes per execution of a level, as the time that they take.
 
-    An output leaves once for all reductions that pass before any other step; the model divides by those of the next
-    level itself.
+    What stays for the innermost steps of the next level moves once for all of them. Of the first step that touches an
+    operand, a cache keeps what the trip before has brought, such as the rest of a line. An output leaves once for all
+    reductions that pass before any other step; the model divides by those of the next level itself.
     """
+    size = _fetched(access, extents, level, scattered)
     if access.output:
         stayed = 1
         for _, step in beyond:
@@ -182,6 +191,9 @@ def _moved(access: Access, size: float, outside: Sequence[Placed], beyond: Seque
     served = 1
     for _, step in outside:
         if step.count > 1 and access.touches(step.name):
+            if level:
+                whole = {**extents, step.name: extents[step.name] * step.count}
+                size *= _bytes(access, whole, level) / step.count / _bytes(access, extents, level)
             break
         served *= step.count
     return size / served

@@ -33,6 +33,7 @@ Bound = Literal["compute", "read", "write", "relayout"]
 Realisation = Literal["materialised", "in-copy", "folded"]
 
 REGISTER_BYTES = 4  # of one lane of a GPU
+SCATTERED = 1.7  # how much longer a line takes that was not prefetched: L2 of Zen 5, 36 instead of 61 bytes per cycle
 DTYPE_OF_RATE = {"s8": "i8", "s4": "i4"}  # vendors' names of signed integers
 
 
@@ -62,7 +63,8 @@ class Hierarchy:
     `core_cycles` has measured cycles between two calls of a record on one core, which also say what a record costs that
     is made of it; `macs_per_core_cycle` is what a core multiplies and adds per cycle, by input dtype. A record found in
     neither has the cost that it states itself. `latency_cycles` has measured cycles between two dependent calls, and
-    `broadcast_cycles` those of loading one element into all lanes; 0 where nothing says so.
+    `broadcast_cycles` those of loading one element into all lanes; 0 where nothing says so. A line of a cache that no
+    stream leads to takes `scattered` times as long as others.
     """
 
     name: str
@@ -72,6 +74,7 @@ class Hierarchy:
     macs_per_core_cycle: Mapping[str, float] = field(default_factory=dict)
     latency_cycles: Mapping[str, float] = field(default_factory=dict)
     broadcast_cycles: float = 0.0
+    scattered: float = SCATTERED
 
     @property
     def cores(self) -> int:
@@ -126,12 +129,15 @@ def _cpu(machine: Cpu, cores: int) -> Hierarchy:
     levels = [Memory("registers", machine.vector_registers * vector_bytes, rates[0], stores)]
     levels += [Memory(cache.name, cache.bytes, rate, rate) for cache, rate in zip(private, rates[1:], strict=True)]
     levels.append(
-        Memory(f"{last.name}+DRAM", dram.capacity_bytes or inf, far_in, far_out, cores, last.bytes * _shares(machine))
+        Memory(
+            f"{last.name}+DRAM", dram.capacity_bytes or inf, far_in, far_out, cores, last.kept_bytes * _shares(machine)
+        )
     )
     broadcasts = machine.broadcasts_per_cycle or machine.loads_per_cycle
     return Hierarchy(
         machine.name, clock_hz, tuple(levels), dict(machine.issue_cycles or {}),
         latency_cycles=dict(machine.latency_cycles or {}), broadcast_cycles=1 / broadcasts,
+        scattered=machine.scattered_factor or SCATTERED,
     )  # fmt: skip
 
 
@@ -358,16 +364,25 @@ def combined(times: Sequence[float], overlap: float) -> float:
 
 
 def _as_reached(nest: Sequence[Level], machine: Hierarchy) -> tuple[Memory, ...]:
-    """The memories with the rates that this working set sees: beyond the last cache, those of main memory."""
+    """The memories with the rates that this working set sees: of what the last cache does not hold, those of main
+    memory.
+    """
     *inner, near, far = machine.levels
-    if nest[-1].held_bytes <= far.near_bytes:
+    held_bytes = nest[-1].held_bytes
+    if held_bytes <= far.near_bytes:
         return machine.levels
+    missed = 1 - far.near_bytes / held_bytes
     slower = replace(
         near,
-        in_bytes_per_cycle=min(near.in_bytes_per_cycle, far.in_bytes_per_cycle),
-        out_bytes_per_cycle=min(near.out_bytes_per_cycle, far.out_bytes_per_cycle),
+        in_bytes_per_cycle=_mixed_rate(near.in_bytes_per_cycle, far.in_bytes_per_cycle, missed),
+        out_bytes_per_cycle=_mixed_rate(near.out_bytes_per_cycle, far.out_bytes_per_cycle, missed),
     )
     return (*inner, slower, far)
+
+
+def _mixed_rate(near: float, far: float, missed: float) -> float:
+    """Bytes per cycle where the part `missed` of all bytes comes at the rate of the level beyond, if that is slower."""
+    return 1 / ((1 - missed) / near + missed / min(near, far))
 
 
 def relayout_seconds(relayouts: Iterable[Relayout], machine: Hierarchy) -> float:

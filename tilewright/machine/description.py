@@ -58,15 +58,25 @@ class Llvm(Readable):
 
 @dataclass(frozen=True, kw_only=True)
 class Cache(Readable):
-    """One cache level; `shared_by` counts the cores that share one instance, and rates are per core."""
+    """One cache level; `shared_by` counts the cores that share one instance, and rates are per core.
+
+    `held_bytes` are those that one program was measured to keep in it: of a cache that a virtual machine shares with
+    others, fewer than all.
+    """
 
     name: str = required(word)
     bytes: int = required(count)
     ways: int | None = optional(count)
     line_bytes: int = required(count)
     shared_by: int = required(count)
+    held_bytes: int | None = optional(count)
     bytes_per_cycle: float | None = optional(rate)
     bytes_per_second: float | None = optional(rate)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes that a program keeps in it: all, where nothing else was measured."""
+        return self.held_bytes or self.bytes
 
     @property
     def lines_per_set(self) -> int:
@@ -132,7 +142,8 @@ class Cpu(Machine):
     """A processor. Rates are per core and cycle: `fma_units` counts fused multiply-adds of a whole vector.
 
     `latency_cycles` are measured cycles until a dependent call of an intrinsic can start, by its name. A broadcast
-    loads one element into all lanes of a vector. Its rate and that of bytes stored to the first cache are measured too.
+    loads one element into all lanes of a vector. Its rate and that of bytes stored to the first cache are measured
+    too. A line of the second cache that no stream leads to takes `scattered_factor` times as long as others.
     `features` decides what generated code may use: LLVM is told to use these and to leave out all others.
     """
 
@@ -145,6 +156,7 @@ class Cpu(Machine):
     loads_per_cycle: int = required(count)
     stores_per_cycle: int = required(count)
     broadcasts_per_cycle: float | None = optional(rate)
+    scattered_factor: float | None = optional(rate)
     store_bytes_per_cycle: float | None = optional(rate)
     latency_cycles: dict[str, float] | None = optional(table(word, rate))
     features: frozenset[str] = required(name_set)

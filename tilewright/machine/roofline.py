@@ -61,11 +61,11 @@ class LaunchModel:
         """The level of memory that takes the longest, seconds for all bytes, and the rate of reading that level."""
         last, dram = self.machine.caches[-1], self.machine.dram
         memory = dram.bytes_per_second if threads > 1 else dram.core_bytes_per_second
-        if bytes_moved > last.bytes:  # read and written where no cache holds it
+        if bytes_moved > last.kept_bytes:  # read and written where no cache holds it
             copied = dram.copy_bytes_per_second if threads == self.machine.cores else None
             rate = copied or memory
             return "memory", bytes_moved / rate, rate
-        far = constant_bytes if self.footprint_bytes > last.bytes else 0
+        far = constant_bytes if self.footprint_bytes > last.kept_bytes else 0
         name, near_rate = self._near(threads)
         share = 1.0 if reads else WRITES
         seconds = (bytes_moved - far) / (share * near_rate), far / memory
@@ -74,7 +74,9 @@ class LaunchModel:
     def _near(self, threads: int) -> tuple[str, float]:
         """The smallest level that keeps the footprint, the last one if none does, and its rate."""
         outer = self.machine.caches[1:] or self.machine.caches
-        fits = (each for each in outer if self.footprint_bytes <= each.bytes * (threads if each.shared_by == 1 else 1))
+        fits = (
+            each for each in outer if self.footprint_bytes <= each.kept_bytes * (threads if each.shared_by == 1 else 1)
+        )
         level = next(fits, outer[-1])
         per_cycle = level.bytes_per_cycle or self.machine.loads_per_cycle * self.machine.vector_bits / 8
         return level.name, per_cycle * self.clock_hz * threads

@@ -12,7 +12,8 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from math import prod
+from itertools import pairwise
+from math import prod, sqrt
 from typing import Any, get_args
 
 from llvmlite import ir
@@ -25,6 +26,7 @@ from tilewright.expr.dtypes import DType, bits
 from tilewright.intrinsics.intrinsic import Intrinsic
 from tilewright.intrinsics.registry import standard
 from tilewright.machine import Cpu, host, machine_from_json
+from tilewright.machine.description import Cache
 from tilewright.options import Options
 from tilewright.runtime import loops
 from tilewright.runtime.calibration_file import calibration_file, read, write
@@ -32,13 +34,16 @@ from tilewright.runtime.loader import Code
 
 NAME = "host-calibrated"
 ACCUMULATORS = 20
+DEPENDENT = 8  # steps of a single chain in one trip, so that its time is not that of the loop around it
 RUN_SECONDS = 0.0003  # short enough that most runs are not disturbed
+# As long as a kernel runs: on Zen 3, broadcasts go at 2 a cycle for a while now and then, and at 1.5 otherwise.
+LASTING_RUN_SECONDS = 0.003
 THREADED_RUN_SECONDS = 0.005  # threads start within tens of microseconds of each other
 WITHIN_SECONDS = 0.03  # for one number in a round, whatever the machine is doing; twice that with threads
 ROUNDS, MOST_ROUNDS = 2, 8
 AGREE = 0.05  # how far the best rounds may differ
 MEMORY_LOOPS: tuple[loops.MemoryLoop, ...] = get_args(loops.MemoryLoop)
-COPIES = ("copy", "stream")  # loops that read and write
+COPIES: tuple[loops.MemoryLoop, ...] = ("copy", "stream")  # loops that read and write
 DRAM_BYTES = 128 << 20  # at least this much and four times the last cache, where memory allows
 
 LLVM_TYPES: dict[DType, ir.Type] = {"f32": F32, "f64": F64, "i32": I32, "i64": I64}  # that accumulate
@@ -83,6 +88,7 @@ def measure(machine: Cpu) -> Cpu:
     }
     facts |= _units(machine, rates)
     facts["broadcasts_per_cycle"] = _rounded(rates["broadcast"] / loops.LINE_BYTES / clock_hz)
+    facts["scattered_factor"] = _rounded(max(1.0, rates[machine.caches[:2][-1].name] / rates["scattered"]))
     facts["store_bytes_per_cycle"] = _rounded(rates["write"] / clock_hz)
     facts["dram"] |= {
         "bytes_per_second": _rounded(max(rates["memory"], rates["memory, one core"])),
@@ -95,6 +101,9 @@ def measure(machine: Cpu) -> Cpu:
         fastest = max(fastest, rates[stored["name"]])
         stored["bytes_per_cycle"] = _rounded(fastest / clock_hz)
         stored.pop("bytes_per_second", None)
+    held_bytes = _held_bytes(machine.caches, rates)
+    if held_bytes is not None:
+        facts["caches"][-1]["held_bytes"] = held_bytes
     measured = machine_from_json(facts)
     assert isinstance(measured, Cpu)
     return measured
@@ -112,10 +121,39 @@ def _units(machine: Cpu, rates: Mapping[str, float]) -> dict[str, int]:
     return {name: max(1, round(value)) for name, value in per_cycle.items()}
 
 
+def _bytes_read(caches: Sequence[Cache]) -> list[int]:
+    """How much is read to measure each cache: half of the first, else the mean of the inner one and it by factors.
+
+    A program on a virtual machine has only a part of the last cache, which others use too.
+    """
+    means = [round(sqrt(inner.bytes * outer.bytes)) for inner, outer in pairwise(caches)]
+    return [caches[0].bytes // 2, *means]
+
+
+def _held_names(caches: Sequence[Cache]) -> dict[int, str]:
+    """Names of the rates at which half of the last cache is read, a quarter, and so on, by their bytes."""
+    least, found, bytes_ = _bytes_read(caches)[-1], {}, caches[-1].bytes // 2
+    while bytes_ > least:
+        found[bytes_] = f"{caches[-1].name}, {bytes_} bytes"
+        bytes_ //= 2
+    return found
+
+
+def _held_bytes(caches: Sequence[Cache], rates: Mapping[str, float]) -> int | None:
+    """The most bytes that are read at the rate of the last cache rather than that of memory; None where half of it is,
+    and so all are taken to be.
+    """
+    between = sqrt(rates[caches[-1].name] * rates["memory, one core"])
+    names = _held_names(caches)
+    held = next((bytes_ for bytes_, name in names.items() if rates[name] >= between), _bytes_read(caches)[-1])
+    return None if held == next(iter(names), held) else held
+
+
 def _best_rates(machine: Cpu) -> dict[str, float]:
     """Everything that is measured, per second, by name: the best of several rounds, which are disturbed differently.
 
-    Rounds go on until the best of every rate agree (`confirmed`). Raises BusyMachine where that takes too many.
+    Rounds go on until the best of every rate agree (`confirmed`), but for those of parts of the last cache, of which
+    only the order of size counts. Raises BusyMachine where that takes too many.
     """
     records = measurable(machine)
     code = _compiled(machine, records)
@@ -127,12 +165,15 @@ def _best_rates(machine: Cpu) -> dict[str, float]:
         rates[_function(record)] = partial(_calls_per_second, code, _function(record), one, _chains(machine))
         rates[_dependent(record)] = partial(_calls_per_second, code, _dependent(record), one, 1)
     near = min(machine.caches[0].bytes // 2, whole)
-    for name in ("broadcast", "write"):
-        rates[name] = partial(buffers.rate, code, name, near, one)
-    for level in machine.caches:
-        rates[level.name] = partial(buffers.rate, code, "read", min(level.bytes // 2, whole), one)
+    rates["broadcast"] = partial(buffers.rate, code, "broadcast", near, one, LASTING_RUN_SECONDS)
+    rates["write"] = partial(buffers.rate, code, "write", near, one)
+    for level, bytes_ in zip(machine.caches, _bytes_read(machine.caches), strict=True):
+        rates[level.name] = partial(buffers.rate, code, "read", min(bytes_, whole), one)
+    span = _bytes_read(machine.caches)[:2][-1] // loops.LINE_BYTES * loops.SCATTERED_BYTES
+    rates["scattered"] = partial(buffers.rate, code, "scattered", min(span, whole), one)
     rates["memory, one core"] = lambda: buffers.rate(code, "read", whole, one)
-    for name, loop in (("memory", "read"), *((name, name) for name in COPIES)):
+    shared: list[tuple[str, loops.MemoryLoop]] = [("memory", "read"), *((name, name) for name in COPIES)]
+    for name, loop in shared:
         rates[name] = partial(buffers.rate, code, loop, whole, cores)
     found: dict[str, list[float]] = {name: [] for name in rates}
     unsteady = list(rates)
@@ -142,7 +183,11 @@ def _best_rates(machine: Cpu) -> dict[str, float]:
         best = {name: confirmed(rounds) for name, rounds in found.items()}
         unsteady = [name for name, rate in best.items() if rate is None]
         if not unsteady:
-            return {name: rate for name, rate in best.items() if rate is not None}
+            steady = {name: rate for name, rate in best.items() if rate is not None}
+            return steady | {
+                name: max(buffers.rate(code, "read", min(bytes_, whole), one) for _ in range(ROUNDS))
+                for bytes_, name in _held_names(machine.caches).items()
+            }
     name = unsteady[0]
     rounds = ", ".join(f"{rate:.3g}" for rate in found[name])
     raise BusyMachine(
@@ -206,8 +251,8 @@ def _chains(machine: Cpu) -> int:
 def _chain_loop(module: ir.Module, target: Target, record: Intrinsic, name: str, chains: int) -> None:
     """``void name(ptr operands, i64 count)``: each trip takes one step in each of `chains` independent registers.
 
-    `operands` holds two factors and the first values of the registers, and takes their last ones. A single chain goes
-    through the sum, whose latency is asked for.
+    `operands` holds two factors and the first values of the registers, and takes their last ones. A single chain takes
+    `DEPENDENT` steps, through the sum, whose latency is asked for.
     """
     product = product_of_record(record)
     accumulator = LLVM_TYPES[record.destination.dtype]
@@ -227,7 +272,12 @@ def _chain_loop(module: ir.Module, target: Target, record: Intrinsic, name: str,
     at = Emission(builder, target, accumulator, "a")
     # Several chains go through a factor: where there is no fused multiply-add, nothing can be hoisted.
     by_factor = product.group == 1 and chains > 1
-    last = [product.step(at, c, x, y) if by_factor else product.step(at, x, y, c) for c in registers]
+    if chains == 1:
+        last: Sequence[ir.Value] = registers
+        for _ in range(DEPENDENT):
+            last = [_opaque(builder, product.step(at, x, y, c)) for c in last]
+    else:
+        last = [product.step(at, c, x, y) if by_factor else product.step(at, x, y, c) for c in registers]
     following = builder.add(trip, I64(1))
     trip.add_incoming(I64(0), entry)
     trip.add_incoming(following, loop)
@@ -239,6 +289,12 @@ def _chain_loop(module: ir.Module, target: Target, record: Intrinsic, name: str,
     for place, result in zip(places[2:], last, strict=True):
         builder.store(result, place)
     builder.ret_void()
+
+
+def _opaque(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    """The same register, of which LLVM does not know what it holds: sums of several steps are not joined."""
+    same = ir.InlineAsm(ir.FunctionType(value.type, [value.type]), "", "=x,0")
+    return builder.call(same, [value])
 
 
 def _function(record: Intrinsic) -> str:
@@ -260,7 +316,8 @@ def _clock_hz(code: Code, cores: Sequence[int]) -> float:
 def _calls_per_second(code: Code, name: str, cores: Sequence[int], chains: int) -> float:
     run = loops.function(code, name, ctypes.c_void_p, ctypes.c_int64)
     operands = loops.pages(4096, fill=1.0)
-    return chains / _best([partial(run, operands.ctypes.data)], cores)
+    steps = DEPENDENT if chains == 1 else chains
+    return steps / _best([partial(run, operands.ctypes.data)], cores)
 
 
 class _Buffers:
@@ -270,19 +327,25 @@ class _Buffers:
         self.bytes = bytes_
         self._source, self._sink = loops.pages(bytes_), loops.pages(bytes_)
 
-    def rate(self, code: Code, name: str, bytes_: int, cores: Sequence[int]) -> float:
-        """Bytes per second of all cores together, each at its own part of `bytes_`; a copy reads and writes them."""
-        step = loops.UNROLL * loops.LINE_BYTES
+    def rate(
+        self, code: Code, name: loops.MemoryLoop, bytes_: int, cores: Sequence[int], run_seconds: float = RUN_SECONDS
+    ) -> float:
+        """Bytes per second of all cores together, each at its own part of `bytes_`; a copy reads and writes them.
+
+        A scattered loop touches few of them, which count.
+        """
+        step = loops.UNROLL * loops.bytes_of_step(name)
         part = max(bytes_ // len(cores) // step, 1) * step
+        touched = part // loops.bytes_of_step(name) * loops.LINE_BYTES
         run = loops.function(code, name, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
         source, sink = self._source.ctypes.data, self._sink.ctypes.data
         work = [partial(run, source + part * number, sink + part * number, part) for number in range(len(cores))]
-        return part * len(cores) * (2 if name in COPIES else 1) / _best(work, cores)
+        return touched * len(cores) * (2 if name in COPIES else 1) / _best(work, cores, run_seconds)
 
 
-def _best(work: Sequence[Any], cores: Sequence[int]) -> float:
+def _best(work: Sequence[Any], cores: Sequence[int], run_seconds: float = RUN_SECONDS) -> float:
     if len(cores) == 1:
-        return loops.best_seconds(work, cores, run_seconds=RUN_SECONDS, within=WITHIN_SECONDS)
+        return loops.best_seconds(work, cores, run_seconds=run_seconds, within=WITHIN_SECONDS)
     return loops.best_seconds(work, cores, run_seconds=THREADED_RUN_SECONDS, within=2 * WITHIN_SECONDS)
 
 

@@ -23,7 +23,9 @@ UNROLL = 8  # cache lines per trip of a memory loop
 LANE_BYTES = 4  # of an element that a broadcast reads
 TICKS_PER_TRIP = 128  # of the clock loop
 
-MemoryLoop = Literal["read", "broadcast", "write", "copy", "stream"]
+SCATTERED_BYTES = 49 * LINE_BYTES  # between neighbours of a scattered loop: odd numbers of lines use all sets
+
+MemoryLoop = Literal["read", "scattered", "broadcast", "write", "copy", "stream"]
 Words = np.ndarray[Any, np.dtype[np.float32]]
 
 
@@ -55,21 +57,23 @@ def clock_loop(name: str) -> str:
 
 
 def memory_loop(name: str, kind: MemoryLoop, vector_bits: int = 8 * LINE_BYTES) -> str:
-    """``void name(ptr source, ptr sink, i64 bytes, i64 count)``, a whole number of `UNROLL` lines per trip.
+    """``void name(ptr source, ptr sink, i64 bytes, i64 count)``, a whole number of `UNROLL` steps per trip.
 
-    "read" combines all lines into one, which it stores; "broadcast" does so with vectors of `vector_bits` whose lanes
+    "read" combines all lines into one, which it stores; "scattered" does so with lines that are `SCATTERED_BYTES`
+    apart; "broadcast" does so with vectors of `vector_bits` whose lanes
     all hold one element of a line, of each line of a trip another one: elements that begin all lines of a cache lie in
     one of its banks. "write" stores zeros to every line; "copy" stores every line, and "stream" does so past the
     caches.
     """
     line = f"<{vector_bits // (8 * LANE_BYTES)} x i32>" if kind == "broadcast" else "<8 x i64>"
-    reads, combines = kind != "write", kind in ("read", "broadcast")
+    reads, combines = kind != "write", kind in ("read", "scattered", "broadcast")
+    step = bytes_of_step(kind)
     entry = [f"  %a{j} = phi {line} [ zeroinitializer, %entry ], [ %b{j}, %latch ]\n" for j in range(UNROLL)]
     inner = [f"  %c{j} = phi {line} [ %a{j}, %outer ], [ %b{j}, %inner ]\n" for j in range(UNROLL)]
     past = ", !nontemporal !0" if kind == "stream" else ""
     body = []
     for j in range(UNROLL):
-        place = j * LINE_BYTES + (j * LANE_BYTES if kind == "broadcast" else 0)
+        place = j * step + (j * LANE_BYTES if kind == "broadcast" else 0)
         body.append(f"  %o{j} = add i64 %offset, {place}\n")
         if reads:
             body.append(f"  %p{j} = getelementptr i8, ptr %source, i64 %o{j}\n")
@@ -87,12 +91,17 @@ def memory_loop(name: str, kind: MemoryLoop, vector_bits: int = 8 * LINE_BYTES) 
         f"  %i = phi i64 [ 0, %entry ], [ %next, %latch ]\n{''.join(entry) if combines else ''}"
         f"  br label %inner\ninner:\n"
         f"  %offset = phi i64 [ 0, %outer ], [ %further, %inner ]\n{''.join(inner) if combines else ''}{''.join(body)}"
-        f"  %further = add i64 %offset, {UNROLL * LINE_BYTES}\n  %rest = icmp slt i64 %further, %bytes\n"
+        f"  %further = add i64 %offset, {UNROLL * step}\n  %rest = icmp slt i64 %further, %bytes\n"
         f"  br i1 %rest, label %inner, label %latch\nlatch:\n"
         f"  %next = add i64 %i, 1\n  %more = icmp slt i64 %next, %count\n"
         f"  br i1 %more, label %outer, label %done\ndone:\n"
         f"{result if combines else '  fence seq_cst'}\n  ret void\n}}\n"
     )
+
+
+def bytes_of_step(kind: MemoryLoop) -> int:
+    """From one line that a memory loop touches to the next."""
+    return SCATTERED_BYTES if kind == "scattered" else LINE_BYTES
 
 
 def _broadcast(j: int, vector: str) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import inf
 
-from tilewright.instruction.caches import SCATTERED, Step, Strided, levels_in_caches
-from tilewright.instruction.model import Access, Hierarchy, Memory, predict
+from tilewright.instruction.caches import Step, Strided, levels_in_caches
+from tilewright.instruction.model import SCATTERED, Access, Hierarchy, Memory, predict
 
 # A product C[i, j] += A[i, k] * B[k, j] in f32, a call computes 4 x 16 points of one k.
 ACCESSES = (
@@ -72,6 +72,15 @@ def test_scattered_lines_take_longer() -> None:
     _, other, *_ = levels_in_caches(nest, units, (IMAGE,), machine(64 * 128, inf))
     assert one.bytes_in == 4 * 128
     assert other.bytes_in == SCATTERED * 64 * 128
+
+
+def test_the_next_trip_finds_the_rest_of_a_line() -> None:
+    """All rows of a column of an image fit L1, its neighbours do not: 8 columns of stride 2 lie in one line."""
+    nest, units = (Step("x", "S", 8), Step("c", "R", 128)), {"c": 1, "y": 1, "x": 1}
+    _, l1, l2, _ = levels_in_caches(nest, units, (IMAGE,), machine(64 * 128, inf))
+    assert l1.trips == ()
+    assert l2.trips == (8,)
+    assert l1.bytes_in == SCATTERED * IMAGE.lines({"c": 128, "y": 1, "x": 8})[0] / 8
 
 
 def test_sums_that_are_read_back_move_again_and_are_held_once() -> None:

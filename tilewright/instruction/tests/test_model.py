@@ -154,14 +154,18 @@ def test_windows_are_intervals() -> None:
     assert not image.touches("q")
 
 
-def test_a_working_set_beyond_the_last_cache_is_read_from_memory() -> None:
+def test_what_the_last_cache_does_not_hold_is_read_from_memory() -> None:
     memories = (
         Memory("registers", 1e4, 64, 64), Memory("L1", 1e5, 32, 32), Memory("L2+DRAM", inf, 2, 4, 2, near_bytes=1000),
     )  # fmt: skip
     machine = Hierarchy("toy", 1e9, memories)
     nest = (Level((1,)), Level((1,), bytes_in=640), Level((10,), resident_bytes=1000))
     assert predict(nest, 1, machine).cycles == 10 * 20
-    assert predict((*nest[:2], replace(nest[2], resident_bytes=1001)), 1, machine).cycles == 10 * 320
+    beyond = (predict((*nest[:2], replace(nest[2], resident_bytes=size)), 1, machine) for size in (1001, 4000))
+    near, far = 640 / 32, 640 / 2
+    assert [each.cycles for each in beyond] == pytest.approx(
+        [10 * (near * 1000 + far) / 1001, 10 * (near / 4 + far * 3 / 4)]
+    )
 
 
 def test_levels_of_loops_and_machine_must_agree() -> None:

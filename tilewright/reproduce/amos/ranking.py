@@ -38,8 +38,8 @@ from tilewright.runtime.module import Module
 
 POINTS = 100  # per layer
 SEED = 0
-REPEATS = 7  # runs of a kernel, whose median is one timing
-TIMINGS = 5  # of each point, in as many rounds over all points, so that a slow minute of the machine hits none of them
+REPEATS = 5  # runs of a kernel, whose median is one timing
+TIMINGS = 12  # of each point, in as many rounds over all points, so that a slow minute of the machine hits none of them
 # alone: the least counts, their spread is the noise
 RECALLS = (0.3, 0.4)
 PUBLISHED = ((0.3, 0.80), (0.4, 0.914))  # recalls

@@ -13,6 +13,7 @@ import pytest
 
 from tilewright.instruction.model import hierarchy
 from tilewright.machine import Cpu, host, resolve
+from tilewright.machine.description import Cache
 from tilewright.options import Options
 from tilewright.runtime import calibrate, loops
 from tilewright.runtime import calibration_file as files
@@ -66,6 +67,35 @@ def test_what_descriptions_assume_is_measured(measured: Cpu) -> None:
     assert machine.levels[0].out_bytes_per_cycle == measured.store_bytes_per_cycle
 
 
+KIB = 1024
+CACHES = tuple(
+    Cache(name=name, bytes=size * KIB, line_bytes=64, shared_by=1)
+    for name, size in (("L1", 32), ("L2", 512), ("L3", 32768))
+)
+
+
+@pytest.mark.parametrize(
+    ("rates", "held"),
+    [((20e9, 21e9, 22e9), None), ((6e9, 21e9, 22e9), 8192 * KIB), ((4e9, 5e9, 6e9), 4096 * KIB)],
+)  # fmt: skip
+def test_a_part_of_the_last_cache_is_held(rates: tuple[float, ...], held: int | None) -> None:
+    """A virtual machine has a part of a cache that it shares: of 32 MiB, 16, 8 and so on are read."""
+    names = calibrate._held_names(CACHES)
+    assert list(names) == [16384 * KIB, 8192 * KIB]
+    measured = dict(zip(names.values(), rates, strict=False)) | {"L3": 22e9, "memory, one core": 4e9}
+    assert calibrate._held_bytes(CACHES, measured) == held
+
+
+def test_a_cache_is_read_at_a_size_between_the_inner_one_and_itself() -> None:
+    assert calibrate._bytes_read(CACHES) == [16 * KIB, 128 * KIB, 4096 * KIB]
+
+
+def test_steps_of_one_chain_take_longer_than_the_loop_around_them(measured: Cpu) -> None:
+    """A sum of whole numbers takes a cycle: LLVM adds up neither several steps nor the trips of the loop."""
+    assert measured.latency_cycles is not None
+    assert all(0.6 < cycles < 20 for cycles in measured.latency_cycles.values())
+
+
 def test_figures_of_a_busy_machine_are_refused(
     measured: Cpu, options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,7 +104,7 @@ def test_figures_of_a_busy_machine_are_refused(
     monkeypatch.undo()
     before = calibration_file(options).read_text()
     times = (1e-6 * 1.2**number for number in itertools.count())
-    monkeypatch.setattr(calibrate, "_best", lambda work, cores: next(times))
+    monkeypatch.setattr(calibrate, "_best", lambda *_: next(times))
     with pytest.raises(BusyMachine, match=r"clock: .* per second\n  = help: measure again"):
         calibrated(options, force=True)
     assert calibration_file(options).read_text() == before
@@ -83,8 +113,8 @@ def test_figures_of_a_busy_machine_are_refused(
 def test_a_disturbed_rate_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[float] = []
 
-    def seconds(slow: set[int]) -> Callable[[Any, Any], float]:
-        def best(work: Any, cores: Any) -> float:
+    def seconds(slow: set[int]) -> Callable[..., float]:
+        def best(*_: Any) -> float:
             calls.append(2e-6 if len(calls) in slow else 1e-6)
             return calls[-1]
 
