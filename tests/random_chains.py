@@ -1,13 +1,14 @@
-"""Chains of two to four operators with tile trees by chance: legal ones that `lower` takes.
+"""Chains of two to four operators, or three products, with tile trees by chance: legal ones that `lower` takes.
 
     python -m tests.random_chains --trees 500 --seed 0
+    python -m tests.random_chains --trees 500 --products 3
 
 Each tree is compiled for this machine's CPU and run, its program is counted (`compiler.counting`), and both results are
 compared with the evaluator. What the program moves must be what the tree says, but for values in registers.
 
 A chain is two products with element-wise work, a softmax, or nothing between them, and element-wise work or nothing
-behind them. Trees differ in register tiles, the order of their loops, blocks of all loops and their order, and programs
-of the grid; extents are odd as often as not.
+behind them; or three products with element-wise work or nothing behind each. Trees differ in register tiles, the order
+of their loops, blocks of all loops and their order, and programs of the grid; extents are odd as often as not.
 """
 
 from __future__ import annotations
@@ -49,8 +50,11 @@ CHAIN = """
     C: f32[b:{b}, m:{m}, l:{l}] += A[b, m, k] * B[b, k, l] over k:{k}
     {between}
     E: f32[b:{b}, m:{m}, n:{n}] += {link}[b, m, l] * D[b, l, n] over l:{l}
-    {after}
-    output {result}"""
+    {after}"""
+THIRD = """
+    input U: f32[{b}, {n}, {p}]
+    H: f32[b:{b}, m:{m}, p:{p}] += {link}[b, m, n] * U[b, n, p] over n:{n}
+    {after}"""
 ELEMENTWISE = "F: f32[b:{b}, m:{m}, l:{l}] = max(C[b, m, l] * 0.5, 0.0)"
 SOFTMAX = """S: f32[b:{b}, m:{m}, l:{l}] = {score}
     M: f32[b:{b}, m:{m}] max= S[b, m, l] over l:{l}
@@ -58,6 +62,7 @@ SOFTMAX = """S: f32[b:{b}, m:{m}, l:{l}] = {score}
     T: f32[b:{b}, m:{m}] += X[b, m, l] over l:{l}
     P: f32[b:{b}, m:{m}, l:{l}] = X[b, m, l] / T[b, m]"""
 AFTER = "G: f32[b:{b}, m:{m}, n:{n}] = min(E[b, m, n], 40.0)"
+LAST = "R: f32[b:{b}, m:{m}, p:{p}] = max(H[b, m, p], -40.0)"
 
 
 @dataclass(frozen=True)
@@ -74,12 +79,12 @@ class Case:
         return Options(cache=False, fuse="always", trees={self.kernel: to_json(self.tree)})
 
 
-def random_case(roll: random.Random, machine: Cpu, *, small: bool = False) -> Case:
+def random_case(roll: random.Random, machine: Cpu, *, small: bool = False, products: int = 2) -> Case:
     """A chain that one kernel computes, and a legal tree of it."""
     while True:
-        graph = random_chain(roll, 2 if small else 1)
+        graph = random_chain(roll, 2 if small else 1, products)
         kernels = make_plan(graph, machine, 1, Options(cache=False, fuse="always")).kernels
-        fused = [each for each in kernels if len(products_of(each.scheduled)) == 2]
+        fused = [each for each in kernels if len(products_of(each.scheduled)) == products]
         if len(fused) != 1:
             continue
         tree = random_tree(roll, products_tree(fused[0].scheduled), machine)
@@ -91,16 +96,21 @@ def random_case(roll: random.Random, machine: Cpu, *, small: bool = False) -> Ca
         return case
 
 
-def random_chain(roll: random.Random, divisor: int = 1) -> Graph:
-    """Two products with what is between and behind them; a softmax may have a mask, of which some rows see little."""
-    most = {"b": 3, "m": 40, "k": 20, "l": 90, "n": 40}
-    size = {name: roll.randint(4 if name == "l" else 1, extent // divisor) for name, extent in most.items()}
-    kind, after = roll.choice(("plain", "elementwise", "softmax")), roll.choice(("", AFTER))
+def random_chain(roll: random.Random, divisor: int = 1, products: int = 2) -> Graph:
+    """Products with what is between and behind them; a softmax may have a mask, of which some rows see little."""
+    most = {"b": 3, "m": 40, "k": 20, "l": 90, "n": 40, **({"p": 40} if products > 2 else {})}
+    links = ("l", "n") if products > 2 else ("l",)
+    size = {name: roll.randint(4 if name in links else 1, extent // divisor) for name, extent in most.items()}
+    kinds = ("plain", "elementwise") if products > 2 else ("plain", "elementwise", "softmax")
+    kind, after = roll.choice(kinds), roll.choice(("", AFTER))
     between, link = {"plain": ("", "C"), "elementwise": (ELEMENTWISE, "F"), "softmax": (SOFTMAX, "P")}[kind]
     masked = f"l <= m + {roll.randint(0, size['l'])} ? C[b, m, l] * 0.125 : -inf"
     score = roll.choice(("C[b, m, l] * 0.125", masked))
-    text = CHAIN.format(**size, between=between, link=link, after=after, result="G" if after else "E")
-    return parse_graph(text.format(**size, score=score))
+    text, result = CHAIN.format(**size, between=between, link=link, after=after), "G" if after else "E"
+    if products > 2:
+        last = roll.choice(("", LAST))
+        text, result = text + THIRD.format(**size, link=result, after=last), "R" if last else "H"
+    return parse_graph(f"{text.format(**size, score=score)}\n    output {result}")
 
 
 def random_tree(roll: random.Random, tree: ProductsTree, machine: Cpu) -> TileTree:
@@ -109,7 +119,7 @@ def random_tree(roll: random.Random, tree: ProductsTree, machine: Cpu) -> TileTr
     points = tuple(_point(roll, work) for work in works)
     tiles = [{**p.tile(work), work.depth[0].name: k_unroll(work)} for p, work in zip(points, works, strict=True)]
     between = {number: rows.statements for number, rows in tree.rows.items()}
-    axes = {axis.name: axis for work in works for axis in work.spatial}
+    axes = {axis.name: axis for work in works for axis in (*work.spatial, *work.depth)}
     blocks = []
     for name in roll.sample([name for name in ("b", "m") if name in axes], len({"b", "m"} & axes.keys())):
         unit = 1 if name == "b" else lcm(*(tile.get(name, 1) for tile in tiles))
@@ -117,9 +127,10 @@ def random_tree(roll: random.Random, tree: ProductsTree, machine: Cpu) -> TileTr
         if axes[name].size > size or name == "b":
             blocks.append(SpatialLoop(axes[name], size, roll.randint(1, 3)))
     steps = [step_of_rows(works[0], tiles[0], machine)] if between else []
-    size = lcm(*(tile.get("l", 1) for tile in tiles), *steps) * roll.randint(1, 3)
-    if size < axes["l"].size and roll.random() < 0.6:
-        blocks.append(SpatialLoop(axes["l"], size))
+    cut = works[-1].depth[0].name if len(works) == 2 else roll.choice([work.depth[0].name for work in works])
+    size = lcm(*(tile.get(cut, 1) for tile in tiles), *steps) * roll.randint(1, 3)
+    if size < axes[cut].size and roll.random() < 0.6:
+        blocks.append(SpatialLoop(axes[cut], size))
     in_loop = [work.has_epilogue and roll.random() < 0.2 for work in works]
     return fused_kernel(works, FusedPoint(points, tuple(blocks)), in_loop, between, machine).tree
 
@@ -196,12 +207,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trees", type=int, default=500, help="how many trees (default: 500)")
     parser.add_argument("--seed", type=int, default=0, help="the first tree (default: 0)")
+    parser.add_argument("--products", type=int, default=2, choices=(2, 3), help="of a chain (default: 2)")
     parser.add_argument("--no-cpu", action="store_true", help="count only, compile nothing")
     parser.add_argument("--machine", default="x86-64-v3", help="default: x86-64-v3")
     arguments = parser.parse_args()
     machine, verdicts, wrong = resolve_cpu(arguments.machine), Counter[str](), 0
     for number in range(arguments.seed, arguments.seed + arguments.trees):
-        case = random_case(random.Random(number), machine)
+        case = random_case(random.Random(number), machine, products=arguments.products)
         try:
             counts = counted(case, machine, number)
             found = differences(case, counts)

@@ -15,9 +15,11 @@ from tilewright.tiles.notation import print_tree
 MACHINE = resolve_cpu("x86-64-v3")
 
 
-@pytest.mark.parametrize("seed", some(range(500), 20))
-def test_a_random_tree_computes_the_chain_and_moves_what_it_says(seed: int) -> None:
-    case = random_case(random.Random(seed), MACHINE, small=True)
+@pytest.mark.parametrize(
+    ("seed", "products"), [*((seed, 2) for seed in some(range(500), 20)), *((seed, 3) for seed in some(range(500), 8))]
+)
+def test_a_random_tree_computes_the_chain_and_moves_what_it_says(seed: int, products: int) -> None:
+    case = random_case(random.Random(seed), MACHINE, small=True, products=products)
     counts = counted(case, MACHINE, seed)
     found = differences(case, counts)
     assert not found, "\n".join([print_tree(case.tree, indented=True), *found])

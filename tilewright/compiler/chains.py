@@ -47,38 +47,38 @@ def fusion_of(parts: Sequence[Group]) -> str:
     return f"fusion of {' + '.join(part.name for part in parts)}"
 
 
-def join(planning: Planning, steps: Sequence[Group | Loop], judged: Judge) -> list[Group | Loop]:
+def join(planning: Planning, steps: Sequence[Group | Loop], judged: Judge, most: int = 2) -> list[Group | Loop]:
     """The steps of a plan, in which products that are one kernel are one group, where the last of them was.
 
-    `judged` gives the mappings with which the products of some groups run as one kernel, none where they stay apart.
+    `judged` gives the mappings with which the products of some groups, `most` at most, run as one kernel, none where
+    they stay apart. Chains with a given tree come first, then those of more than two products, then the others in the
+    order of the steps.
     """
     options, choose = planning.options, planning.choose
     chosen = options.fuse == "auto" and (options.search != "rules" or choose != ChooseProduct())
     if options.fuse == "never":
         return list(steps)
     groups = {name: step for step in steps if isinstance(step, Group) for name in step.stored}
-    left: dict[int, Group] = {}
+    consumers = [step for step in steps if isinstance(step, Group) and step.kind == "product"]
+    chains = [parts for consumer in consumers for parts in chains_to(consumer, groups, most)]
+    chains.sort(key=lambda parts: (_tree_of_all(planning, parts) is None, -max(2, len(products(parts)))))
+    left: dict[str, Group] = {}
     taken: set[str] = set()
-    for place, step in enumerate(steps):
-        if not isinstance(step, Group) or step.kind != "product":
+    for parts in chains:
+        if any(part.name in taken for part in parts):
             continue
-        for parts in chains_to(step, groups):
-            if any(part.name in taken for part in parts):
-                continue
-            if chosen and fusion_of(parts) not in choose.chains and given_trees(planning, parts) is None:
-                continue
-            found, decision = judged(parts)
-            if not found:
-                _require_not_given(planning, parts, decision)
-                planning.plan.decisions.append(replace(decision, kernel=step.kernel))
-                continue
-            for part, mapped in zip(products(parts), found, strict=True):
-                settle(planning, part.main, mapped, decision)
-            left[place] = joined(parts, decision)
-            taken |= {part.name for part in parts}
-            break
-    inside = {part.name for group in left.values() for part in group.parts}
-    return [left.get(place, step) for place, step in enumerate(steps) if place in left or step.name not in inside]
+        if chosen and fusion_of(parts) not in choose.chains and given_trees(planning, parts) is None:
+            continue
+        found, decision = judged(parts)
+        if not found:
+            _require_not_given(planning, parts, decision)
+            planning.plan.decisions.append(replace(decision, kernel=parts[-1].kernel))
+            continue
+        for part, mapped in zip(products(parts), found, strict=True):
+            settle(planning, part.main, mapped, decision)
+        left[parts[-1].name] = joined(parts, decision)
+        taken |= {part.name for part in parts}
+    return [left.get(step.name, step) for step in steps if step.name in left or step.name not in taken]
 
 
 def given_trees(planning: Planning, parts: Sequence[Group]) -> bool | None:
@@ -105,22 +105,34 @@ def _require_not_given(planning: Planning, parts: Sequence[Group], decision: Dec
             raise InvalidTree(f"there is no such kernel: {decision.refused[0].rule}", help=APART)
 
 
-def chains_to(consumer: Group, groups: Mapping[str, Group]) -> Iterator[tuple[Group, ...]]:
-    """A product that a product reads, or reads through one kernel of rows, with what is between.
+def chains_to(consumer: Group, groups: Mapping[str, Group], most: int = 2) -> Iterator[tuple[Group, ...]]:
+    """A product that a product reads, with products before it in turn if there may be more, or one that it reads
+    through one kernel of rows, with what is between.
 
     Or rows without a product before them whose reductions are not over what the product sums, such as windows.
     """
     for name in dict.fromkeys(tensor.name for tensor in consumer.main.inputs()):
         producer = groups.get(name)
         if producer is not None and producer.kind == "product":
+            longer = chains_to(producer, groups, most - 1) if most > 2 else ()
+            yield from ((*parts, consumer) for parts in longer if products(parts) == [*parts])
             yield producer, consumer
         elif producer is not None and producer.kind == "rows" and producer.inner:
             for tensor in dict.fromkeys(tensor.name for node in producer.nodes for tensor in node.inputs()):
                 first = groups.get(tensor)
                 if first is not None and first.kind == "product":
                     yield first, producer, consumer
-            if not set(producer.inner) & set(producer.nodes[-1].axes):
+            if is_chain((producer, consumer)):
                 yield producer, consumer
+
+
+def is_chain(parts: Sequence[Group]) -> bool:
+    """Whether several groups in turn, the last of which is a product, may be one kernel by their kinds."""
+    *before, last = parts
+    if not before or last.kind != "product":
+        return False
+    rows = [part for part in before if part.kind == "rows"]
+    return not rows or before != rows or not set(rows[0].inner) & set(rows[0].nodes[-1].axes)
 
 
 def refusal(planning: Planning, parts: tuple[Group, ...], through_windows: bool = False) -> str:
@@ -144,17 +156,23 @@ def refusal(planning: Planning, parts: tuple[Group, ...], through_windows: bool 
         reason = refused(planning, producer, consumer, parts)
         if reason:
             return reason
-    followed = zip(parts[1:], shared_loops(parts)[1:], strict=True)
-    ends = {
-        shared[axis] for part, shared in followed for axis in summed(part)
-        if axis.extent != 1 and axis in shared and not (part.kind == "rows" and has_windows(parts))
-    }  # fmt: skip
-    if len(ends) == 1:
-        return ""
-    last = parts[-1].main.name
-    if has_windows(parts) and products(parts) == [*parts]:
-        return f"{last} sums over other loops than one of {parts[0].name}"
-    return f"{last} sums over another loop than {parts[1].name} runs along"
+    return _why_no_link(parts)
+
+
+def _why_no_link(parts: Sequence[Group]) -> str:
+    """Why a product does not sum over one loop of what the one before it gives; empty where all do."""
+    loops, ends = shared_loops(parts), set[Axis]()
+    for part, before, here in zip(parts[1:], loops, loops[1:], strict=False):
+        if part.kind == "product" or not has_windows(parts):
+            linked = (axis for axis in summed(part) if axis.extent != 1 and here.get(axis) in before.values())
+            ends |= {here[axis] for axis in linked}
+        if part.kind == "product" and len(ends) != 1:
+            if has_windows(parts) and products(parts) == [*parts]:
+                return f"{part.main.name} sums over other loops than one of {parts[0].name}"
+            return f"{part.main.name} sums over another loop than {parts[1].name} runs along"
+        if part.kind == "product":
+            ends = set()
+    return ""
 
 
 def _not_alike(planning: Planning, producer: Group, consumer: Group, parts: Sequence[Group]) -> str:
@@ -180,6 +198,8 @@ def _not_through_windows(planning: Planning, producer: Group, consumer: Group, p
     link, read = producer.nodes[-1].output, reads_between(producer, consumer)[0]
     if producer is not parts[0] or producer.kind != "product":
         return f"{link.name} is read through windows, and no first product gives it"
+    if len(products(parts)) > 2:
+        return f"{link.name} is read through windows, and several products follow"
     for index, size in zip(read.indices, static_shape(link.shape), strict=True):
         form = affine(index)
         if form is None or any(factor < 0 for factor in form.terms.values()):
@@ -223,17 +243,17 @@ def settle(planning: Planning, node: Compute, mapped: MappedProduct, fusion: Dec
     planning.settle(node, mapped, why)
 
 
-def proven_pair(
+def proven_mappings(
     planning: Planning, parts: tuple[Group, ...], fits: Callable[..., bool], cost: Callable[[MappedProduct], float]
 ) -> tuple[MappedProduct, ...] | None:  # fmt: skip
     """The mappings of products that go together (`fits`, of one for each) at the least cost and pass every check; None
     where none do.
     """
-    found = [[(cost(each), each) for each in planning.all_products(group.main)] for group in products(parts)]
-    pairs = [pair for pair in product(*found) if fits(*(each for _, each in pair))]
-    pairs.sort(key=lambda pair: sum(cycles for cycles, _ in pair))
-    mappings = (tuple(each for _, each in pair) for pair in pairs)
-    return next((pair for pair in mappings if all(map(is_proven, pair))), None)
+    ranked = [[(cost(each), each) for each in planning.all_products(group.main)] for group in products(parts)]
+    fitting = [each for each in product(*ranked) if fits(*(mapped for _, mapped in each))]
+    fitting.sort(key=lambda each: sum(cycles for cycles, _ in each))
+    mappings = (tuple(mapped for _, mapped in each) for each in fitting)
+    return next((each for each in mappings if all(map(is_proven, each))), None)
 
 
 # Loops and statements -------------------------------------------------------------------------------------------------
@@ -283,7 +303,8 @@ def shared_loops(parts: Sequence[Group]) -> list[dict[Axis, Axis]]:
         if reads_windows(producer, consumer):
             shared = {index: axis for index, axis in shared.items() if index.extent == axis.extent}
         if number + 1 < len(parts):
-            own = (axis for axis in (*consumer.outer, *consumer.inner) if axis.extent != 1 and axis not in shared)
+            loops = (*consumer.outer, *consumer.inner) if consumer.kind == "rows" else consumer.main.loops
+            own = (axis for axis in loops if axis.extent != 1 and axis not in shared)
             shared |= {axis: Axis(claim(axis.name, taken), axis.extent) for axis in own}
         found.append(shared)
     return found
@@ -292,18 +313,21 @@ def shared_loops(parts: Sequence[Group]) -> list[dict[Axis, Axis]]:
 def kernel_loops(works: Sequence[Product], parts: Sequence[Group]) -> list[dict[Axis, Axis]]:
     """Which loops of one kernel the loops of its products are: those that they share have one name.
 
-    Of the first one of the parts only those points are computed that the last one reads.
+    Of a link only those points are computed that the product behind it reads.
     """
-    *before, last = works
     shared_by = shared_loops(parts)
-    shared = shared_by[-1]
-    parts_read = {own: Axis(own.name, axis.extent) for axis, own in shared.items()}
-    own = [axis for work in before for axis in (*work.spatial, *work.depth)] or parts[0].main.loops
-    taken = {axis.name for axis in (*own, *(axis for loops in shared_by[1:-1] for axis in loops.values()))}
-    loops: dict[Axis, Axis] = {}
-    for axis in (*last.spatial, *last.depth):
-        loops[axis] = parts_read[shared[axis]] if axis in shared else Axis(claim(axis.name, taken), axis.extent)
-    return [*({axis: parts_read.get(axis, axis) for axis in own} for _ in before), loops]
+    read = {axis: Axis(axis.name, own.extent) for shared in shared_by[1:] for own, axis in shared.items()}
+    is_first = parts[0].kind == "product"
+    first = (*works[0].spatial, *works[0].depth) if is_first else parts[0].main.loops
+    taken = {axis.name for axis in (*first, *(axis for shared in shared_by[1:-1] for axis in shared.values()))}
+    found = [{axis: read.get(axis, axis) for axis in first}] if is_first else []
+    followed = zip(works[len(found) :], _places_of_products(parts)[len(found) :], strict=True)
+    for work, place in followed:
+        shared, loops = shared_by[place], dict[Axis, Axis]()
+        for axis in (*work.spatial, *work.depth):
+            loops[axis] = read[shared[axis]] if axis in shared else Axis(claim(axis.name, taken), axis.extent)
+        found.append(loops)
+    return found
 
 
 def over_shared_loops(works: Sequence[Product], parts: Sequence[Group], border: Const | None = None) -> list[Product]:
@@ -312,22 +336,42 @@ def over_shared_loops(works: Sequence[Product], parts: Sequence[Group], border: 
     One that is read through windows has the value of its `border` outside.
     """
     loops_of = kernel_loops(works, parts)
-    *before, last = (work.renamed(loops) for work, loops in zip(works, loops_of, strict=True))
-    producer, link = parts[0].nodes[-1], parts[-2].nodes[-1]
-    value = Tensor(producer.name, (), producer.output.dtype)
-    found = []
-    for work in before:
-        *others, result = work.statements
-        found.append(replace(work, statements=(*others, replace(result, tensor=value, address=None))))
-    here: Expr = Read(Tensor(link.name, (), link.output.dtype), ())
-    if before and products(parts) == [*parts] and has_windows(parts):
-        here = window_of(parts[0], parts[1], loops_of[-1], found[0].spatial, border)
+    found: list[Product] = []
+    for work, loops, place in zip(works, loops_of, _places_of_products(parts), strict=True):
+        each = work.renamed(loops)
+        if place:
+            link = parts[place - 1].nodes[-1]
+            here: Expr = Read(_value_of(parts[place - 1]), ())
+            if found and products(parts) == [*parts] and has_windows(parts):
+                here = window_of(parts[0], parts[1], loops, found[0].spatial, border)
+            each = _reading(each, link.name, here)
+        found.append(each if place == len(parts) - 1 else _as_value(each, parts[place]))
+    return found
+
+
+def _places_of_products(parts: Sequence[Group]) -> list[int]:
+    return [place for place, part in enumerate(parts) if part.kind == "product"]
+
+
+def _value_of(group: Group) -> Tensor:
+    """The result of a group at one point of the loops of a kernel."""
+    output = group.nodes[-1].output
+    return Tensor(output.name, (), output.dtype)
+
+
+def _as_value(work: Product, group: Group) -> Product:
+    """The product of a group, whose result has no address."""
+    *others, result = work.statements
+    return replace(work, statements=(*others, replace(result, tensor=_value_of(group), address=None)))
+
+
+def _reading(work: Product, tensor: str, here: Expr) -> Product:
+    """The product with an expression where it reads a tensor."""
 
     def rule(node: Expr) -> Expr | None:
-        return here if isinstance(node, Read) and node.tensor.name == link.name else None
+        return here if isinstance(node, Read) and node.tensor.name == tensor else None
 
-    statements = tuple(replace(each, body=transform(each.body, rule)) for each in last.statements)
-    return [*found, replace(last, statements=statements)]
+    return replace(work, statements=tuple(replace(each, body=transform(each.body, rule)) for each in work.statements))
 
 
 def window_of(

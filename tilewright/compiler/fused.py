@@ -14,17 +14,17 @@ from tilewright.compiler.chains import (
     fusion_of,
     given_trees,
     has_windows,
+    is_chain,
     join,
     keep_rows,
     kernel_loops,
     loop_along,
     over_shared_loops,
     products,
-    proven_pair,
+    proven_mappings,
     refusal,
     row_statements,
     shared_loops,
-    summed,
 )
 from tilewright.compiler.planning import Planning, points
 from tilewright.compiler.products import ProductPlan, unit_loops
@@ -64,11 +64,13 @@ from tilewright.tiles.machines import program_resources
 from tilewright.tiles.problem import problem_of
 from tilewright.tiles.product import Operand, Product, flat_product
 
+MOST_PRODUCTS = 3  # in one kernel: of each the best register tiles are tried with those of all others
+
 
 def join_products(planning: Planning, steps: Sequence[Group | Loop], machine: Cpu) -> list[Group | Loop]:
     """The steps of a plan, in which products that are one kernel are one group."""
     known: dict[str, _Ways | Refusal] = {}
-    return join(planning, steps, lambda parts: _judged(planning, parts, machine, known))
+    return join(planning, steps, lambda parts: _judged(planning, parts, machine, known), MOST_PRODUCTS)
 
 
 # Whether --------------------------------------------------------------------------------------------------------------
@@ -89,35 +91,44 @@ def _judged(
     ways = _compared(planning, parts, machine, known)
     if isinstance(ways, Refusal):
         return (), Decision(subject, APART, "they cannot be one", refused=(ways,))
-    one, several, pair = ways.one, ways.several, ways.pair
+    one, several, split = ways.one, ways.several, ways.of_split
     fused, asked = f"{FUSED}, {ways.point}", given or options.fuse == "always"
     timed = subject in planning.choose.chains
     if asked or timed or one * LEAST_GAIN <= several:
-        reason = ASKED if asked else TIMED if timed else f"{one:.0f} predicted cycles, {several:.0f} as {APART}"
-        return pair, Decision(
+        others = f"{several:.0f}{split or f' as {APART}'}"
+        reason = ASKED if asked else TIMED if timed else f"{one:.0f} predicted cycles, {others}"
+        return ways.mappings, Decision(
             subject, fused, reason, APART, f"{several:.0f} cycles", cost=Cost(cycles=one),
             runner_up_cost=Cost(cycles=several),
         )  # fmt: skip
-    return (), keep(subject, APART, several, fused, one, LEAST_GAIN)
+    found = keep(subject, APART, several, fused, one, LEAST_GAIN)
+    return (), replace(found, reason=f"{found.reason}{split}")
 
 
 @dataclass(frozen=True)
 class _Ways:
-    """Groups as one kernel, with these mappings of products at this point, and as several: predicted cycles of both."""
+    """Groups as one kernel, with these mappings of products at this point, and as several: predicted cycles.
 
-    pair: tuple[MappedProduct, ...]
+    `several` are those of the better way of a kernel each (`apart`) and of one kernel for some of them, `split`.
+    """
+
+    mappings: tuple[MappedProduct, ...]
     point: FusedPoint
     one: float
     several: float
+    apart: float
+    split: str = ""
+
+    @property
+    def of_split(self) -> str:
+        """Which of the groups are one kernel of the several, beside the cycles where none are."""
+        return f" with one for {self.split}, {self.apart:.0f} as {APART}" if self.split else ""
 
 
 def _compared(
     planning: Planning, parts: tuple[Group, ...], machine: Cpu, known: dict[str, _Ways | Refusal]
 ) -> _Ways | Refusal:  # fmt: skip
-    """Both ways of running groups, or why they cannot be one kernel.
-
-    Where the first of three is read through windows, the other two may be one kernel of the several.
-    """
+    """Both ways of running groups, or why they cannot be one kernel."""
     subject = fusion_of(parts)
     if subject not in known:
         known[subject] = _both_ways(planning, parts, machine, known)
@@ -130,10 +141,10 @@ def _both_ways(
     reason = refusal(planning, parts, through_windows=True)
     if reason:
         return Refusal(FUSED, reason)
-    pair = _mappings(planning, parts)
-    if pair is None:
+    mappings = _mappings(planning, parts)
+    if mappings is None:
         return Refusal(FUSED, f"rows of {parts[0].name} are stored as {parts[1].main.name} reads them")
-    works, threads = _together(planning, _sketches(planning, parts, pair), parts), planning.threads
+    works, threads = _together(planning, _sketches(planning, parts, mappings), parts), planning.threads
     rows = row_statements(planning, parts, anywhere=True, order=works[0].spatial)
     works, _ = _deferred(works, rows, _softmax(rows))
     point = choose_fused(works, machine, threads, rows)
@@ -142,33 +153,70 @@ def _both_ways(
     alone = [planning.product_of(group.main) for group in products(parts)]
     alike = rows_alike(works, rows, machine)
     one = alike + cycles_fused(works, point, machine, threads, rows)
-    several = alike + cycles_apart(_sketches(planning, parts, alone), machine, threads, rows)
-    if len(parts) > 2 and has_windows(parts):
-        others = _compared(planning, parts[1:], machine, known)
-        several -= 0.0 if isinstance(others, Refusal) else max(0.0, others.several - others.one)
-    return _Ways(pair, point, one, several)
+    apart = alike + cycles_apart(_sketches(planning, parts, alone), machine, threads, rows)
+    gain, split = _best_split(planning, parts, machine, known)
+    return _Ways(mappings, point, one, apart - gain, apart, split)
+
+
+def _best_split(
+    planning: Planning, parts: tuple[Group, ...], machine: Cpu, known: dict[str, _Ways | Refusal]
+) -> tuple[float, str]:  # fmt: skip
+    """The cycles that one kernel for all groups but the first, or but the last one, saves, and the names of these."""
+    best = 0.0, ""
+    for some in (parts[:-1], parts[1:]):
+        ways = _compared(planning, some, machine, known) if is_chain(some) else None
+        if isinstance(ways, _Ways):
+            best = max(best, (ways.several - ways.one, " + ".join(part.name for part in some)))
+    return best
+
+
+@dataclass(frozen=True)
+class _Link:
+    """What one product gives the next, which reads it as `name`, over loops of the kernel that `before` and `behind`
+    are.
+
+    There may be `rows` between, and one of these, or the second product, may read it through `windows`.
+    """
+
+    name: str
+    before: Mapping[Axis, Axis]
+    behind: Mapping[Axis, Axis]
+    rows: bool
+    windows: bool
+
+    def fits(self, first: MappedProduct, last: MappedProduct) -> bool:
+        """Whether the second product reads rows of the first one along its vectors, or along its sum."""
+        columns = self.before.get(first.columns)
+        along = [self.behind.get(axis) for axis in last.depth]
+        is_a, summed_rows = last.a.tensor.name == self.name, columns is not None and columns in along
+        if self.windows:
+            return is_a and summed_rows and (self.rows or last.group == 1)
+        if (self.rows or last.group > 1) and not summed_rows:
+            return False
+        in_vectors = columns is not None and self.behind.get(last.columns) == columns
+        return is_a or (last.group == 1 and in_vectors)
+
+
+def _links(parts: Sequence[Group]) -> list[_Link]:
+    """What every product but the first one reads of the product before it, or of rows between."""
+    loops, windows = shared_loops(parts), has_windows(parts)
+    places = [place for place, part in enumerate(parts) if part.kind == "product"]
+    return [
+        _Link(parts[last - 1].nodes[-1].name, loops[first], loops[last], last > first + 1, windows)
+        for first, last in pairwise(places)
+    ]
 
 
 def _mappings(planning: Planning, parts: tuple[Group, ...]) -> tuple[MappedProduct, ...] | None:
-    """The best mappings of products of which the last reads what is before it, in rows along its vectors or its sum."""
-    shared, between, target = shared_loops(parts), len(parts) > 2, planning.target
-    link = parts[-2].nodes[-1].name
-    windows = has_windows(parts)
-    along = [axis for axis in summed(parts[1]) if axis.extent != 1]
+    """The best mappings of products of which each reads what is before it, in rows along its vectors or its sum."""
+    target, before, links = planning.target, parts[0].nodes[-1].name, _links(parts)
 
-    def fits(*pair: MappedProduct) -> bool:
-        first, last = pair[0], pair[-1]
-        if windows:  # rows of the buffer run along what the last product sums, and no window moves along them
-            ends = [axis for axis in last.depth if shared[-1].get(axis) == first.columns]
-            return last.a.tensor.name == link and bool(ends) and (between or last.group == 1)
-        in_rows = between or (len(pair) > 1 and last.group > 1)
-        if in_rows and first.columns != shared[1][along[0]]:
-            return False
-        if last.a.tensor.name == link:
-            return True
-        return len(pair) > 1 and last.group == 1 and shared[-1].get(last.columns) == first.columns
+    def fits(*mapped: MappedProduct) -> bool:
+        if parts[0].kind == "rows":
+            return mapped[0].a.tensor.name == before
+        return all(link.fits(*pair) for link, pair in zip(links, pairwise(mapped), strict=True))
 
-    return proven_pair(planning, parts, fits, lambda each: _cycles(target.cost(each)))
+    return proven_mappings(planning, parts, fits, lambda each: _cycles(target.cost(each)))
 
 
 def _cycles(cost: Cost | None) -> float:

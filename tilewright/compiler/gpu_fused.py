@@ -13,7 +13,7 @@ from tilewright.compiler.chains import (
     given_trees,
     join,
     over_shared_loops,
-    proven_pair,
+    proven_mappings,
     refusal,
     row_statements,
     shared_loops,
@@ -134,7 +134,7 @@ def _mappings(planning: Planning, parts: tuple[Group, ...]) -> tuple[MappedProdu
             for own, other in ((second.rows, first.rows), (second.outer, first.outer))
         )
 
-    return proven_pair(planning, parts, fits, lambda each: 0.0)
+    return proven_mappings(planning, parts, fits, lambda each: 0.0)
 
 
 def _problem(pair: Sequence[MappedProduct], parts: Sequence[Group]) -> FusedProblem:

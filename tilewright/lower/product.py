@@ -103,40 +103,49 @@ class _Products:
         return replace(point, ends={link: builder.insert(arith.MinSIOp(points, builder.index(link.size)))})
 
     def _block(self, point: Point) -> None:
-        """All products of one block of the outer loops, with the loop of a sum whole or in blocks inside."""
-        *before, last = self.tree.stored
-        if not self.tree.summed:
-            unit = self.tree.unit if point.ends else 1
+        """All products of one block of the outer loops; those that add up a sum in blocks, in blocks of it inside."""
+        tree, inside = self.tree, self.tree.inside
+        if not tree.summed:
+            unit = tree.unit if point.ends else 1
             parts = [SpatialLoop(axis, -(-axis.size // unit) * unit) for axis in point.ends]
-            self.tiler.visit_blocks(parts, lambda reached: self._run([*before, last], reached), point)
+            self.tiler.visit_blocks(parts, lambda reached: self._run(inside, reached), point)
             return
-        sums = self.tree.sums
-        view, address = self.memory[last.work.output.name], last.work.index
+        self._run(range(inside.start), point)
+        self._blocks_of_sum(point)
+        self._run(tree.behind, point)
+
+    def _blocks_of_sum(self, point: Point) -> None:
+        """The products in the blocks of a sum, the last of which adds it up."""
+        tree, (*before, adding) = self.tree, self.tree.inside
+        product, sums = tree.stored[adding], tree.sums
+        view, address = self.memory[product.work.output.name], product.work.index
         if sums is not None:
-            view, address = self._alloc(last.work.total.name, sums), sums.address
+            view, address = self._alloc(product.work.total.name, sums), sums.address
 
         def tiles(body: Callable[[_Tile, tuple[SSAValue, Expr]], None], point: Point) -> None:
             def tile_at(reached: Point) -> None:
                 place = view, substitute(address, reached.replaced)
-                body(_Tile(self.builder, last, self.memory, reached), place)
+                body(_Tile(self.builder, product, self.memory, reached), place)
 
-            self.tiler.visit(last.outside, tile_at, point)
+            self.tiler.visit(product.outside, tile_at, point)
 
         def summed(point: Point) -> None:
             self._run(before, point)
-            tiles(lambda each, place: each.accumulate(place, factor=self.tree.factor), point)
+            tiles(lambda each, place: each.accumulate(place, factor=tree.factor), point)
 
         tiles(lambda each, place: each.clear(place), point)
         for rows in self.rows.values():
             self._visit_rows(rows, Passes.begin, point)
-        self.tiler.visit_blocks(self.tree.summed, summed, point)
+        self.tiler.visit_blocks(tree.summed, summed, point)
         if sums is not None:
             tiles(lambda each, place: each.finish_from(place), point)
 
-    def _run(self, products: Sequence[ProductTree], point: Point) -> None:
-        if -1 in self.rows:
-            self._visit_rows(self.rows[-1], Passes.run, point)
-        for number, product in enumerate(products):
+    def _run(self, numbers: Sequence[int], point: Point) -> None:
+        """The products with these numbers, with rows before the first and behind each of them."""
+        for number in numbers:
+            if number == 0 and -1 in self.rows:
+                self._visit_rows(self.rows[-1], Passes.run, point)
+            product = self.tree.stored[number]
             if product.k_block:
                 _Blocked(self.builder, product, self.memory, self.tiler).run()
             else:

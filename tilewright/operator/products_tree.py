@@ -8,7 +8,8 @@ Each product walks its register tiles within a block. What a product gives to la
 rows are stored along the columns of the product that writes it. Between two products there may be passes over these
 rows, such as those of a softmax, in the form that `lower.row_tree` reads, with the rows of a block at L2. So may there
 be before the first product, such as a depthwise convolution whose results it multiplies. Where blocks
-cut the sum of the last product, its sums are staged around them, and its epilogue follows:
+cut the sum of a product, its sums are staged around them, and its epilogue follows. Products before the first one that
+has this loop, and those behind the sum, run once for all these blocks:
 
     stage SUMS in L2 { seq[ @L3 for LOOP:BLOCKS { seq[ … ] }, @L2 for LOOP:TILES { epilogue } ] }
 
@@ -28,7 +29,7 @@ of the blocks keeps the value:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 from math import lcm
@@ -111,8 +112,8 @@ class ProductsTree:
 
     @cached_property
     def summed(self) -> tuple[SpatialLoop, ...]:
-        """The innermost blocks, which cut the sum of the last product."""
-        depth = self.products[-1].work.depth
+        """The innermost blocks, which cut the sum of a product."""
+        depth = {axis for each in self.products for axis in each.work.depth}
         cut = (n for n, loop in enumerate(self.blocks) if loop.axis in depth and loop.tiles > 1)
         place = next(cut, len(self.blocks))
         return self.blocks[place:]
@@ -122,26 +123,60 @@ class ProductsTree:
         """The blocks around those that cut a sum."""
         return self.blocks[: len(self.blocks) - len(self.summed)]
 
+    @cached_property
+    def inside(self) -> range:
+        """The numbers of the products in the blocks of a sum, the last of which adds it up; all where none is cut."""
+        axes = {loop.axis for loop in self.summed}
+        works = [each.work for each in self.products]
+        found = [n for n, work in enumerate(works) if not axes or axes & {*work.spatial, *work.depth}]
+        return range(found[0], found[-1] + 1)
+
+    @property
+    def adding(self) -> ProductTree:
+        """The product whose sum blocks cut; the last one where they cut none."""
+        return self.products[self.inside[-1]]
+
     def tree(self) -> TileTree:
         """Grid, blocks, products; a product alone as `ProductTree` writes it."""
         *before, last = self.products
         if not before and not self.rows:
             return last.tree()
         hints = (Hint("seen", (self.link.name, self.unit)),) if self.link is not None and self.seen else ()
-        block = [*(_of_block(each, True, hints) for each in before), _of_block(last, not self.summed)]
-        parts: list[TileTree] = [self.rows[-1].tree] if -1 in self.rows else []
-        for number, part in enumerate(distinct_kernels(block)):
-            parts += [part, *([self.rows[number].tree] if number in self.rows else [])]
-        tree: TileTree = Scope(Kind.SEQ, tuple(parts))
+        block = [_of_block(each, not self._waits(each), hints if each is not last else ()) for each in self.products]
+        products = list(distinct_kernels(block))
+        tree: TileTree = Scope(Kind.SEQ, tuple(self._parts(products, self.inside)))
         if self.summed:
-            tree = rooted(build.tile(BLOCKS, _trips(self.summed), tree))
-            after = last.epilogue()
-            if after is not None:
-                tree = Scope(Kind.SEQ, (tree, rooted(build.tile("L2", _trips(last.outside), after))))
-            tree = Stage(last.work.statements[0].name, "L2", tree)
+            first, behind = (self._parts(products, some) for some in (range(self.inside.start), self.behind))
+            tree = self._in_blocks_of_sum(tree)
+            tree = Scope(Kind.SEQ, (*first, tree, *behind)) if first or behind else tree
         tree = rooted(build.tile(BLOCKS, _trips(self.outer), tree, keep=self.kept))
         distributed = [(loop.axis.name, loop.programs) for loop in self.grid if loop.programs > 1]
         return rooted(build.tile("DRAM", distributed, tree, Binding.SP))
+
+    @property
+    def behind(self) -> range:
+        """The numbers of the products behind the blocks of a sum."""
+        return range(self.inside.stop, len(self.products))
+
+    def _waits(self, product: ProductTree) -> bool:
+        """Whether the sums of a product wait from block to block."""
+        return bool(self.summed) and product is self.adding
+
+    def _in_blocks_of_sum(self, tree: TileTree) -> TileTree:
+        """The blocks that cut a sum around what runs in them, and the epilogue of the sum behind them."""
+        adding = self.adding
+        tree, after = rooted(build.tile(BLOCKS, _trips(self.summed), tree)), adding.epilogue()
+        if after is not None:
+            tree = Scope(Kind.SEQ, (tree, rooted(build.tile("L2", _trips(adding.outside), after))))
+        return Stage(adding.work.statements[0].name, "L2", tree)
+
+    def _parts(self, products: Sequence[TileTree], numbers: range) -> list[TileTree]:
+        """The trees of the products with these numbers, and of the rows before and behind them."""
+        found: list[TileTree] = []
+        for number in numbers:
+            before = [self.rows[-1].tree] if number == 0 and -1 in self.rows else []
+            found += [*before, products[number], *([self.rows[number].tree] if number in self.rows else [])]
+        return found
 
     # Windows ----------------------------------------------------------------------------------------------------------
 
@@ -193,8 +228,8 @@ class ProductsTree:
 
     @cached_property
     def sums(self) -> Buffer | None:
-        """The buffer of the sums of the last product, where blocks cut them; None where the result is their memory."""
-        work = self.products[-1].work
+        """The buffer of sums that blocks cut; None where the memory of their result has them."""
+        work = self.adding.work
         if not work.has_epilogue and dtypes.wide(work.total.dtype) == work.total.dtype:
             return None
         total = Tensor(f"{work.total.name} of blocks", (), dtypes.wide(work.total.dtype))
@@ -445,11 +480,17 @@ def _walk_of(node: Node) -> _Walk:
 def _around(tree: TileTree) -> tuple[dict[str, int], dict[str, int], tuple[str, ...], list[Node]]:
     """The loops to the grid, those over blocks, the values that blocks keep, and the products of one block."""
     grid: dict[str, int] = {}
-    trips: dict[str, int] = {}
-    kept: tuple[str, ...] = ()
     node: Node = tree
     if isinstance(node, Tile) and (node.level, node.binding) == ("DRAM", Binding.SP):
         grid, node = factors(node), node.child
+    trips: dict[str, int] = {}
+    kept: list[str] = []
+    parts = list(_in_blocks(node, trips, kept))
+    return grid, trips, tuple(kept), parts
+
+
+def _in_blocks(node: Node, trips: dict[str, int], kept: list[str]) -> Iterator[Node]:
+    """What runs in blocks, or beside those that cut a sum; adds the loops over blocks, and what these keep."""
     while True:
         if isinstance(node, Tile) and node.level == BLOCKS:
             trips |= factors(node)
@@ -461,8 +502,11 @@ def _around(tree: TileTree) -> tuple[dict[str, int], dict[str, int], tuple[str, 
             node = node.children[0]  # what follows is the epilogue of staged sums
         else:
             break
-    parts: list[Node] = [*node.children] if isinstance(node, Scope) else [node]
-    return grid, trips, kept, parts
+    for part in node.children if isinstance(node, Scope) else [node]:
+        if isinstance(part, Stage):
+            yield from _in_blocks(part, trips, kept)
+        else:
+            yield part
 
 
 def _blocks(
@@ -511,16 +555,19 @@ def _require_lowered(tree: ProductsTree) -> None:
                 where="tile tree", help="a kernel of its own",
             )  # fmt: skip
         require_steps(product)
-        if cut & set(work.depth) and (len(work.depth) > 1 or product is not last):
+        only_last = bool(tree.rows) or bool(tree.windows)
+        if cut & set(work.depth) and (len(work.depth) > 1 or product is not (last if only_last else tree.adding)):
+            which = "the last product sums" if only_last else "one product sums"
             raise InvalidTree(
                 f"blocks cut the sum of {work.output.name}",
-                where="tile tree", help="blocks of the only loop that the last product sums over",
+                where="tile tree", help=f"blocks of the only loop that {which} over",
             )  # fmt: skip
-    if any(loop.axis not in last.work.depth for loop in tree.summed):
+    summed = tree.adding.work
+    if any(loop.axis not in summed.depth for loop in tree.summed):
         names = ", ".join(loop.axis.name for loop in tree.blocks)
         raise InvalidTree(
             f"blocks are walked in the order {names}",
-            where="tile tree", help="the loop that the last product sums over is the innermost one",
+            where="tile tree", help=f"the loop that {summed.output.name} sums over is the innermost one",
         )  # fmt: skip
     for number, rows in tree.rows.items():
         if number >= 0 and not tree.windows:

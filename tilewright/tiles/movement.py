@@ -13,7 +13,8 @@ Factors may be arrays: one evaluation then covers all trees of one topology.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,8 @@ from tilewright.tiles.topology import LoopAt, Topology, bound
 from tilewright.tiles.traffic import Moved, Traffic, sum_of
 from tilewright.tiles.tree import Binding, Kind, Path, Scope, Tile, TileTree
 from tilewright.tiles.turns import Frame, Known, Line, Part, Parts, Point, Turn
+
+MOST_STEPS = 1_000_000  # of a walk, each of which takes some 20 microseconds
 
 
 def movement(
@@ -154,19 +157,18 @@ class Boundaries:
         return Moved(*(np.array([getattr(one, kind) for one in found]) for kind in ("loads", "fills", "stores")))
 
     def _walks(self, point: Point) -> list[Walk]:
-        """The walks of each tree."""
+        """The walks of each tree. Raises Unanalysable where one of them has too many steps."""
         if point.walked is None:
             rows = 1
             for factor in point.factors.values():
                 rows = max(rows, len(factor) if isinstance(factor, np.ndarray) else 1)
-            point.walked = [
-                Walk(
-                    self.topology,
-                    {loop: int(f[row]) if isinstance(f, np.ndarray) else f for loop, f in point.factors.items()},
-                    compat_evict=self.compat_evict,
-                )
+            trees = [
+                {loop: int(f[row]) if isinstance(f, np.ndarray) else f for loop, f in point.factors.items()}
                 for row in range(rows)
             ]
+            for factors in trees:
+                _require_few_steps(self.topology, factors)
+            point.walked = [Walk(self.topology, factors, compat_evict=self.compat_evict) for factors in trees]
         return point.walked
 
     def point(self, factors: Any = None) -> Point:
@@ -473,3 +475,14 @@ class Boundaries:
 
 def _is_one(factor: Number) -> bool:
     return not isinstance(factor, np.ndarray) and factor == 1
+
+
+def _require_few_steps(topology: Topology, factors: Mapping[LoopAt, int]) -> None:
+    """Raises Unanalysable for a tree whose walk would take minutes."""
+    steps = sum(prod(factors[loop] for loop in topology.above(place)) for place in topology.places.values())
+    if steps > MOST_STEPS:
+        why = "a mask ends its loops early" if topology.seen else "it has values that are read through windows"
+        raise Unanalysable(
+            f"{why}, so that it is walked step by step, and has {steps:,} steps",
+            where="tile tree", help=f"smaller extents, with {MOST_STEPS:,} steps at most",
+        )  # fmt: skip

@@ -9,7 +9,7 @@ block has whole rows where these are short.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from math import lcm, prod
@@ -199,16 +199,20 @@ def fused_points(
         units |= {axis: lcm(units[axis], ROWS_AT_ONCE) for axis in cut[-1:]}
     capacity = l2_bytes(machine) // (2 if 0 in rows else 1)
     least = {axis: min(axis.size, units[axis]) for axis in cut}
+
+    def held(sizes: Mapping[Axis, int]) -> int:
+        return block_bytes(works, single, sizes, points if len(works) > 2 else None)
+
     found = []
     for sizes in _blocks_of_sums(summed, units, whole=bool(rows) and not goes_on(works)):
-        if summed and block_bytes(works, single, {**least, **sizes}) > capacity // 4:
+        if held({**least, **sizes}) > capacity // 4:
             continue
         around = [SpatialLoop(axis, 1, axis.size) for axis in single]
         inner: list[SpatialLoop] = []
         taken = {**least, **sizes}
         for axis in reversed(cut):
             limit = MOST_ROWS // prod(taken[each] for each in cut[cut.index(axis) + 1 :])
-            most = _rows_of_block(works, single, taken, axis, units[axis], capacity // 2, limit)
+            most = _rows_of_block(held, taken, axis, units[axis], capacity // 2, limit)
             blocks = _even_blocks(axis, units[axis], most, around, threads if axis == cut[0] else 1)
             taken[axis] = blocks[0].quantum if blocks else axis.size
             inner = [*blocks, *inner]
@@ -286,13 +290,23 @@ def goes_on(works: Sequence[Product]) -> bool:
     return works[-1].statements[0].follows is not None
 
 
-def block_bytes(works: Sequence[Product], single: Sequence[Axis], sizes: Mapping[Axis, int]) -> int:
-    """The most bytes that one product of a block touches: of both factors and the result, panels whole."""
-    most = 0
-    for work in works:
+def block_bytes(
+    works: Sequence[Product],
+    single: Sequence[Axis],
+    sizes: Mapping[Axis, int],
+    points: Sequence[ProductPoint] | None = None,
+) -> int:
+    """The most bytes that one product of a block touches: of both factors and the result, panels whole.
+
+    With the points of the products, of a factor that columns index one panel counts, unless it is a link.
+    """
+    most, links = 0, {work.output.name for work in works[:-1]}
+    for number, work in enumerate(works):
         found = 0
         for axes, tensor, index in (*_factors(work), ((*work.rows, work.columns), work.output, NOWHERE)):
             block = {axis: sizes.get(axis, axis.size) for axis in axes if axis not in single}
+            if points is not None and axes[0] == work.columns and tensor.name not in links:
+                block[work.columns] = min(block[work.columns], points[number].tile(work)[work.columns.name])
             found += touched_bytes(tensor, index, block)
         most = max(most, found)
     return most
@@ -430,25 +444,44 @@ def cycles_apart(works: Sequence[Product], machine: Cpu, threads: int, rows: Map
         _, _, decision = choose_point(merge_product_loops(work), machine, threads, _a_bytes(work), "")
         assert decision.cost is not None
         total += (decision.cost.cycles or 0.0) + epilogue_cycles(work, machine)
-    links = []
-    for work in works[:-1]:
-        panels = _points((*work.outer, work.columns, *work.depth)) * dtypes.size_bytes(work.b.tensor.dtype)
-        links.append((_points(work.spatial) * dtypes.size_bytes(work.output.dtype), _a_bytes(work), panels))
+    links = [_link_of(work) for work in works[:-1]]
     softmax, windows = (0 in rows and runs_along(rows[0]) == along for along in (True, False))
     if -1 in rows:
         read = {each.tensor.name: each for each in _reads(rows[-1])}
-        links.append((_result_bytes(rows[-1]), sum(map(_read_bytes, read.values())), 0))
+        links.append(_LinkBytes(_result_bytes(rows[-1]), sum(map(_read_bytes, read.values()))))
     elif windows:
-        links.append((_result_bytes(rows[0]), links[0][0], 0))
-    for number, (link, arriving, panels) in enumerate(links):
-        beyond = link + arriving + panels - l2_bytes(machine) * threads
+        links.append(_LinkBytes(_result_bytes(rows[0]), links[0].written, hidden=True))
+    for number, link in enumerate(links):
+        beyond = link.written + link.read + link.panels - l2_bytes(machine) * threads
         if beyond <= 0:
             continue
-        moved = PASSES_BEHIND_READS * link if arriving > link or number else PASSES * link
+        moved = PASSES_BEHIND_READS * link.written if link.is_hidden else PASSES * link.written
         if windows and not number:
-            moved = PASSES_BEFORE_WINDOWS * min(link, beyond)
-        total += (2 if softmax else 1) * moved / _rate_beyond_l2(link, machine)
+            moved = PASSES_BEFORE_WINDOWS * min(link.written, beyond)
+        total += (2 if softmax else 1) * moved / _rate_beyond_l2(link.written, machine)
     return total
+
+
+@dataclass(frozen=True)
+class _LinkBytes:
+    """Bytes of a link, and of what the kernel that writes it reads: of rows, or of the factor that rows index, and of
+    panels. What rows give behind windows is always `hidden` behind what they read.
+    """
+
+    written: int
+    read: int
+    panels: int = 0
+    hidden: bool = False
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether it is written while its kernel waits for what it reads."""
+        return self.hidden or self.read > self.written
+
+
+def _link_of(work: Product) -> _LinkBytes:
+    panels = _points((*work.outer, work.columns, *work.depth)) * dtypes.size_bytes(work.b.tensor.dtype)
+    return _LinkBytes(_points(work.spatial) * dtypes.size_bytes(work.output.dtype), _a_bytes(work), panels)
 
 
 def runs_along(statements: Statements) -> bool:
@@ -584,13 +617,12 @@ def _even_blocks(axis: Axis, unit: int, most: int, around: Sequence[SpatialLoop]
 
 
 def _rows_of_block(
-    works: Sequence[Product], single: Sequence[Axis], sizes: Mapping[Axis, int], axis: Axis, unit: int, most: int,
-    limit: int,
+    held: Callable[[Mapping[Axis, int]], int], sizes: Mapping[Axis, int], axis: Axis, unit: int, most: int, limit: int
 ) -> int:  # fmt: skip
-    """The most points of a loop, up to a limit, in a block that takes no more than so many bytes, at least one unit."""
+    """The most points of a loop, up to a limit, in a block that holds no more than so many bytes, at least one unit."""
     found = unit
     while found + unit <= min(limit, axis.size + unit):
-        if block_bytes(works, single, {**sizes, axis: found + unit}) > most:
+        if held({**sizes, axis: found + unit}) > most:
             break
         found += unit
     return found
