@@ -126,10 +126,10 @@ class ProductsTree:
     @cached_property
     def inside(self) -> range:
         """The numbers of the products in the blocks of a sum, the last of which adds it up; all where none is cut."""
-        axes = {loop.axis for loop in self.summed}
+        axes = {loop.axis for loop in self.summed[:1]}
         works = [each.work for each in self.products]
-        found = [n for n, work in enumerate(works) if not axes or axes & {*work.spatial, *work.depth}]
-        return range(found[0], found[-1] + 1)
+        having = [number for number, work in enumerate(works) if axes <= {*work.spatial, *work.depth}]
+        return range(having[0], having[-1] + 1)
 
     @property
     def adding(self) -> ProductTree:

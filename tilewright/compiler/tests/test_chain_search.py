@@ -15,6 +15,7 @@ from tilewright.compiler.compile import build, compile_graph, plan_graph, rebuil
 from tilewright.compiler.planning import Kernel, Plan
 from tilewright.compiler.tests.test_fused_products import attention, chain, inputs
 from tilewright.compiler.tests.test_search import pretend
+from tilewright.compiler.tests.test_three_products import chain as three_products
 from tilewright.compiler.timer import Timer
 from tilewright.decision import Decision
 from tilewright.expr.evaluate import evaluate
@@ -97,6 +98,18 @@ def test_what_was_timed_is_kept_in_the_cache(options: Options, monkeypatch: pyte
     assert timing(again) == timing(first)
     apart = plan_graph(chain(SIZES), host(), 1, replace(options, fuse="never"))
     assert kernels_with_products(apart) == [1, 1], "what was found with other options is not taken"
+
+
+@pytest.mark.parametrize(("one", "expected"), [(2.5e-3, [3]), (3.5e-3, [1, 1, 1])])
+def test_three_products_are_timed_beside_a_kernel_each(
+    one: float, expected: list[int], options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, lambda kernel: (0.0, 1e-3, 1.9e-3, one)[len(products_of(kernel.scheduled))])
+    plan = plan_graph(three_products((2, 97, 33, 17, 40, 31)), host(), 1, options)
+    assert kernels_with_products(plan) == expected
+    (decision,) = (each for each in plan.decisions if each.subject == "search of C + E + G")
+    assert decision.cost is not None
+    assert decision.cost.seconds == min(one, 3e-3)
 
 
 def test_never_times_no_chain(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:

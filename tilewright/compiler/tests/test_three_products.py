@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from tests.covering import tries
 from tilewright.compiler.compile import build, compile_graph
 from tilewright.compiler.plan import Plan, make_plan
+from tilewright.compiler.planning import Kernel
 from tilewright.compiler.tests.edited_trees import given
+from tilewright.compiler.tests.test_fused_products import attention
 from tilewright.decision import Decision
 from tilewright.expr import GraphBuilder
 from tilewright.expr.dtypes import numpy_dtype
@@ -24,7 +26,7 @@ from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph
 from tilewright.expr.ops import elementwise, linalg
 from tilewright.expr.text import parse_graph
-from tilewright.machine import resolve_cpu
+from tilewright.machine import resolve, resolve_cpu
 from tilewright.operator.products_tree import products_tree
 from tilewright.operator.rules import cpu_fused
 from tilewright.operator.rules.cpu_fused import fused_kernel, point_of
@@ -228,6 +230,12 @@ def test_of_four_products_three_are_one_kernel() -> None:
     require_right(graph, threads=1)
 
 
+def test_on_gpus_two_of_three_are_one_kernel() -> None:
+    plan = make_plan(narrow_chain((2, 256, 64, 64, 64, 64)), resolve("sm_90a"), 1, ALWAYS)
+    assert not any(each.subject.count(" + ") == 2 for each in plan.decisions)
+    assert sorted(products_in(plan)) == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("links", "reason"),
     [
@@ -277,10 +285,15 @@ def test_sums_of_bf16_wait_in_wider_memory(product: int, relu: bool) -> None:
     require_right_with_blocks(narrow_chain((2, 33, 65, 130, 131, 40), relu), product)
 
 
+def kernel_of(graph: Graph, machine: str = MACHINE) -> Kernel:
+    """The kernel with products of a graph that has one."""
+    (kernel,) = (each for each in planned(graph, machine=machine).kernels if products_of(each.scheduled))
+    return kernel
+
+
 def require_right_with_blocks(graph: Graph, product: int) -> None:
-    """What the kernel of a chain computes is right where blocks of 64 points cut the sum of one product."""
-    machine = resolve_cpu("host")
-    (kernel,) = (each for each in planned(graph, machine="host").kernels if products_of(each.scheduled))
+    """What the kernel of a chain computes is right where blocks cut the sum of one product."""
+    machine, kernel = resolve_cpu("host"), kernel_of(graph, "host")
     tree = products_tree(kernel.scheduled)
     works, point = [each.work for each in tree.products], point_of(tree)
     units = [tile.tile(work).get(axis.name, 1) for tile, work in zip(point.points, works, strict=True)
@@ -290,6 +303,40 @@ def require_right_with_blocks(graph: Graph, product: int) -> None:
     options = Options(cache=False, trees={kernel.name: to_json(changed)})
     assert planned(graph, options, machine="host").trees()[kernel.name] == to_json(changed)
     require_right(graph, options)
+
+
+@pytest.mark.parametrize(
+    ("loops", "reason", "help"),
+    [
+        ("nl", "blocks cut the sum of E", "the only loop that one product sums over"),
+        ("kl", "blocks cut the sum of E", "the only loop that one product sums over"),
+        ("lm", "blocks are walked in the order l, m", "the loop that E sums over is the innermost one"),
+    ],
+)
+def test_blocks_that_no_program_is_made_for(loops: str, reason: str, help: str) -> None:
+    refused = of_blocks(chain((1, 512, 64, 128, 192, 64)), loops)
+    assert reason in refused.message
+    assert help in (refused.help or "")
+
+
+def test_blocks_beside_rows_cut_the_sum_of_the_last_product_only() -> None:
+    refused = of_blocks(attention((1, 512, 64, 64, 128)), "k")
+    assert "blocks cut the sum of S" in refused.message  # C, with what is computed of it
+    assert "the only loop that the last product sums over" in (refused.help or "")
+
+
+def of_blocks(graph: Graph, loops: str) -> InvalidTree:
+    """Why no program is made for the kernel of a graph with these loops in blocks of some register tiles."""
+    tree = products_tree(kernel_of(graph).scheduled)
+    works, tiles = [each.work for each in tree.products], [each.tile for each in tree.products]
+    axes = {axis.name: axis for work in works for axis in (*work.spatial, *work.depth)}
+    units = {name: lcm(*(tile.get(name, 1) for tile in tiles)) for name in loops}
+    blocks = tuple(SpatialLoop(axes[name], unit * -(-32 // unit)) for name, unit in units.items())
+    point, rows = point_of(tree), {number: each.statements for number, each in tree.rows.items()}
+    point = replace(point, blocks=blocks)
+    with pytest.raises(InvalidTree) as caught:
+        products_tree(fused_kernel(works, point, [False] * len(works), rows, resolve_cpu(MACHINE)))
+    return caught.value
 
 
 def test_a_tree_that_cuts_two_sums_is_refused() -> None:
@@ -307,6 +354,14 @@ def test_a_tree_of_two_of_the_products_keeps_the_third_apart() -> None:
         pair = planned(graph)
     assert products_in(pair) == [2, 1]
     assert products_in(planned(graph, given(pair, "C+E", fuse="always"))) == [2, 1]
+
+
+def test_a_tree_of_the_last_two_products_keeps_the_first_apart() -> None:
+    graph = chain((1, 97, 33, 64, 80, 40))
+    alone = planned(graph, Options(cache=False, fuse="never")).trees()["C"]
+    pair = planned(graph, Options(cache=False, fuse="always", trees={"C": alone}))
+    assert products_in(pair) == [1, 2]
+    assert products_in(planned(graph, given(pair, "E+G", fuse="always"))) == [1, 2]
 
 
 def test_a_tree_whose_links_do_not_fit_is_refused() -> None:
