@@ -31,7 +31,7 @@ from tilewright.tiles.traffic import Moved, Traffic, sum_of
 from tilewright.tiles.tree import Binding, Kind, Path, Scope, Tile, TileTree
 from tilewright.tiles.turns import Frame, Known, Line, Part, Parts, Point, Turn
 
-MOST_STEPS = 1_000_000  # of a walk, each of which takes some 20 microseconds
+MOST_STEPS = 250_000  # of a walk, each of which takes 0.1 to 0.3 milliseconds
 
 
 def movement(

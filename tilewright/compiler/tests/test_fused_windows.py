@@ -44,8 +44,13 @@ from tilewright.operator.rules import cpu_fused
 from tilewright.operator.rules.cpu_fused import FusedPoint, fused_kernel, point_of
 from tilewright.operator.rules.cpu_windows import points_of_blocks, windowed
 from tilewright.options import Options
+from tilewright.tiles.dimensions import with_dimensions
 from tilewright.tiles.legality import IllegalTree
+from tilewright.tiles.levels import Unanalysable
+from tilewright.tiles.machines import program_resources
+from tilewright.tiles.movement import movement
 from tilewright.tiles.notation import print_tree
+from tilewright.tiles.problem import problem_of
 from tilewright.tiles.tree import InvalidTree, TileTree, to_json
 from tilewright.tiles.windows import window_reads
 
@@ -253,6 +258,15 @@ def test_the_tree_keeps_the_rows_that_blocks_share() -> None:
     (cut,) = (loop.quantum for loop in tree.blocks if loop.tiles > 1)
     rows = dict(tree.buffers["relu6"].extents)
     assert [rows[axis] for axis in rows] == [cut + 2, 58, 144]
+
+
+def test_what_the_block_moves_is_refused_at_once_where_that_would_take_long() -> None:
+    kernel = windowed_kernel(planned(block(), machine=MACHINE))
+    assert kernel is not None
+    resources = program_resources(resolve_cpu(MACHINE))
+    with pytest.raises(Unanalysable, match=r"read through windows, .* 5,128,704 steps") as caught:
+        movement(kernel.scheduled.tree, with_dimensions(problem_of(kernel.scheduled)), resources=resources)
+    assert "smaller extents" in (caught.value.help or "")
 
 
 def test_a_tree_with_windows_is_what_runs() -> None:

@@ -48,6 +48,17 @@ def test_steps_behind_the_mask_do_not_run(hint: str, steps: list[int]) -> None:
     assert analysis.operations == rows * sum(seen) + rows * 3 * sum(seen)
 
 
+def test_a_walk_of_too_many_steps_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = parse_tree(TREE.format("for", ' with seen("l", 2)'))
+    monkeypatch.setattr("tilewright.tiles.movement.MOST_STEPS", 128)
+    movement(tree, MASKED)
+    monkeypatch.setattr("tilewright.tiles.movement.MOST_STEPS", 127)
+    with pytest.raises(Unanalysable, match="a mask ends its loops early, .* has 128 steps") as caught:
+        movement(tree, MASKED)
+    assert caught.value.help == "smaller extents, with 127 steps at most"
+    movement(parse_tree(TREE.format("for", "")), MASKED)  # which is not walked
+
+
 def test_units_read_together_what_some_of_them_still_need() -> None:
     """Of two units one ends after 2 steps of D, the other one after 3."""
     tree = parse_tree(TREE.format("par", ' with seen("l", 2)'))
