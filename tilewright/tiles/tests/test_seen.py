@@ -53,7 +53,7 @@ def test_a_walk_of_too_many_steps_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("tilewright.tiles.movement.MOST_STEPS", 128)
     movement(tree, MASKED)
     monkeypatch.setattr("tilewright.tiles.movement.MOST_STEPS", 127)
-    with pytest.raises(Unanalysable, match="a mask ends its loops early, .* has 128 steps") as caught:
+    with pytest.raises(Unanalysable, match=r"a mask ends its loops early, .* has 128 steps") as caught:
         movement(tree, MASKED)
     assert caught.value.help == "smaller extents, with 127 steps at most"
     movement(parse_tree(TREE.format("for", "")), MASKED)  # which is not walked
