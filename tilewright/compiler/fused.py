@@ -162,12 +162,12 @@ def _best_split(
     planning: Planning, parts: tuple[Group, ...], machine: Cpu, known: dict[str, _Ways | Refusal]
 ) -> tuple[float, str]:  # fmt: skip
     """The cycles that one kernel for all groups but the first, or but the last one, saves, and the names of these."""
-    best = 0.0, ""
+    gain, names = 0.0, ""
     for some in (parts[:-1], parts[1:]):
         ways = _compared(planning, some, machine, known) if is_chain(some) else None
-        if isinstance(ways, _Ways):
-            best = max(best, (ways.several - ways.one, " + ".join(part.name for part in some)))
-    return best
+        if isinstance(ways, _Ways) and ways.several - ways.one > gain:
+            gain, names = ways.several - ways.one, " + ".join(part.name for part in some)
+    return gain, names
 
 
 @dataclass(frozen=True)

@@ -196,6 +196,7 @@ def test_the_decision_has_the_cycles_of_two_and_one_and_of_a_kernel_each() -> No
     assert "predicted cycles" in reason
     assert "with one for" in reason
     assert "as a kernel each" in reason
+    assert "with one for" not in fusion(planned(chain(NEAR), AUTO), "C + E + G").reason, "two of three save nothing"
 
 
 def test_two_of_three_are_one_where_three_do_not_pay() -> None:
