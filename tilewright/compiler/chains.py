@@ -127,12 +127,13 @@ def chains_to(consumer: Group, groups: Mapping[str, Group], most: int = 2) -> It
 
 
 def is_chain(parts: Sequence[Group]) -> bool:
-    """Whether several groups in turn, the last of which is a product, may be one kernel by their kinds."""
-    *before, last = parts
-    if not before or last.kind != "product":
+    """Whether some groups of a chain are one too: several, from a product or rows with one value for what they reduce
+    to a product.
+    """
+    first, last = parts[0], parts[-1]
+    if len(parts) < 2 or last.kind != "product":
         return False
-    rows = [part for part in before if part.kind == "rows"]
-    return not rows or before != rows or not set(rows[0].inner) & set(rows[0].nodes[-1].axes)
+    return first.kind == "product" or not set(first.inner) & set(first.nodes[-1].axes)
 
 
 def refusal(planning: Planning, parts: tuple[Group, ...], through_windows: bool = False) -> str:

@@ -158,6 +158,21 @@ def test_products_that_read_links_as_their_second_factor() -> None:
     require_right(graph, threads=2)
 
 
+def test_a_loop_that_begins_with_the_second_product() -> None:
+    graph = parse_graph("""
+        graph chain
+        input A: f32[2, 50, 17]
+        input B: f32[2, 17, 33]
+        input D: f32[3, 33, 31]
+        input U: f32[31, 23]
+        C: f32[b:2, m:50, l:33] += A[b, m, k] * B[b, k, l] over k:17
+        E: f32[b:2, k:3, m:50, n:31] += C[b, m, l] * D[k, l, n] over l:33
+        G: f32[b:2, k:3, m:50, l:23] += E[b, k, m, n] * U[n, l] over n:31
+        output G""")
+    assert products_in(planned(graph, machine="host")) == [3]
+    require_right(graph, threads=2)
+
+
 def test_only_what_the_last_product_reads_is_computed() -> None:
     graph = parse_graph("""
         graph chain
