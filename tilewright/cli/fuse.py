@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tilewright.graph.chain.solve import ChainPlan, Solution
     from tilewright.graph.chains import Costed
     from tilewright.machine import Machine
+    from tilewright.report.tree_shapes import TreePicture
 
 EPILOG = """\
 \b
@@ -50,13 +52,14 @@ KeepHalo = Annotated[
 Svg = Annotated[
     Path | None, typer.Option("--svg", metavar="FILE", help="draw the best plan's tree there, of several chains each")
 ]
+Draw = Annotated[bool, typer.Option("--draw", help="draw the best plan's tree in the terminal, of several chains each")]
 Best = Annotated[int, typer.Option("--plans", metavar="N", min=1, max=64, help="how many plans to show")]
 
 
 def fuse(
     model: Model = None, expression: Statements = None, workload: Workload = None, size: Sizes = None,
     shape: Shapes = None, machine: MachineName = "host", threads: Threads = None, dtype: Dtype = "f32",
-    keep_halo: KeepHalo = False, plans: Best = 8, svg: Svg = None, as_json: AsJson = False,
+    keep_halo: KeepHalo = False, plans: Best = 8, svg: Svg = None, draw: Draw = False, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Plan a chain of products as one kernel: order, policy, tiles, movement and time, against kernels apart.
 
@@ -72,6 +75,7 @@ def fuse(
     if model is None and shape:
         raise InvalidArgument("shapes are those of inputs of MODEL", where="--shape", help="leave it out")
     require_writable(svg, "--svg")
+    refuse({"--draw": draw and as_json}, "JSON has no picture", "leave it out")
     target = _machine(machine)
     idle = threads is not None and not isinstance(target, Cpu)
     refuse({"--threads": idle}, f"{target.name} is no CPU, whose threads are counted", "leave it out")
@@ -89,12 +93,17 @@ def fuse(
         costed, refused = [_of_computes(computes, target, keep_halo, plans)], []
         graph = Graph.of(computes)
     compiled = _compiled(graph, machine, threads) if isinstance(target, Cpu | Gpu) else None
-    if svg is not None and any(each.solution for each in costed):
-        write_file(svg, _pictures(costed, target.name).encode(), where="--svg")
+    pictures = _pictures(costed, target.name) if draw or svg is not None else []
+    if svg is not None and pictures:
+        from tilewright.report import tile_trees
+
+        write_file(svg, tile_trees.svg(pictures).encode(), where="--svg")
     if as_json:
         show_json(_as_value(costed, refused, target.name, plans) | {"compiled": compiled and compiled.to_json()})
     else:
         _print(costed, refused, target.name, plans)
+        if draw:
+            _draw(pictures)
         if compiled is not None and (costed or compiled.decisions):
             print(f"\n{compiled.text(target.name)}")
     if not costed:
@@ -190,9 +199,9 @@ def _compiled(graph: Graph, machine: str, threads: int | None) -> _Compiled:
     return _Compiled(count if isinstance(target, Cpu) else None, fusions(plan.decisions))
 
 
-def _pictures(costed: list[Costed], machine: str) -> str:
-    """The best plan of every chain that has one, in SVG."""
-    from tilewright.report.tile_trees import TreePicture, svg
+def _pictures(costed: list[Costed], machine: str) -> list[TreePicture]:
+    """The best plan of every chain that has one."""
+    from tilewright.report.tree_shapes import TreePicture
     from tilewright.tiles.tree import Tile, walk
 
     pictures = []
@@ -205,7 +214,14 @@ def _pictures(costed: list[Costed], machine: str) -> str:
                 levels[level] = f"holds {best.mu[level]:,} elements; moved {moved}"
             title = f"{each.chain.name} on {machine}: {best.name}, {best.time * 1e6:.1f} us"
             pictures.append(TreePicture(title, best.tree, best.chain.problem, levels))
-    return svg(pictures)
+    return pictures
+
+
+def _draw(pictures: Sequence[TreePicture]) -> None:
+    from tilewright.report.tree_boxes import drawn
+
+    for picture in pictures:
+        print(f"\n{drawn(picture, get_terminal_size().columns)}", end="")
 
 
 # Text

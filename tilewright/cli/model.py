@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli.arguments import AsJson, machine_option
+from tilewright.cli.arguments import AsJson, machine_option, refuse
 from tilewright.cli.console import NEGATIVE, show_json, table
+from tilewright.cli.metric_files import ANALYSIS, CsvPrefix, require_files, write_analysis
 from tilewright.cli.sweep import SweepText, csv_text, refuse_beside_sweep, swept
+from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
 from tilewright.files import require_writable, write_file
 
 if TYPE_CHECKING:
     from tilewright.machine.description import Machine
-    from tilewright.tiles.analysis import Analysis
+    from tilewright.report.tree_shapes import TreePicture
+    from tilewright.tiles.analysis import Analysis, Mode
     from tilewright.tiles.file import TileFile
+    from tilewright.tiles.problem import Problem
+    from tilewright.tiles.resources import Resources
+    from tilewright.tiles.tree import TileTree
 
 EPILOG = """\
 \b
 example: tilewright model chain.tile --machine edge
+         tilewright model chain.tile --machine edge --draw
          tilewright model chain.tile --machine edge --json
          tilewright model chain.tile --machine edge --csv out --svg out.svg
          tilewright model chain.tile --machine edge \\
@@ -51,75 +61,109 @@ CompatEvict = Annotated[
     bool, typer.Option("--compat-evict", help="pipe gives up what it has loaded, as TileFlow's artifact counts")
 ]
 LatencyName = Annotated[
-    Latency,
-    typer.Option("--latency", help="phases that overlap as wholes, or every step by itself, with the ports it takes"),
-]
-Csv = Annotated[
-    Path | None,
-    typer.Option("--csv", metavar="PREFIX", help="write PREFIX.csv (metric, value) and PREFIX.mapping.txt, the tree"),
-]
+    Latency | None,
+    typer.Option("--latency", help="phases that overlap as wholes, or every step by itself, with the ports it takes "
+                 "(default: stepwise where the machine file states latencies)"),
+]  # fmt: skip
 Svg = Annotated[
     Path | None, typer.Option("--svg", metavar="FILE", help="draw the tree there: loops, what stays, bytes of levels")
 ]
+Draw = Annotated[bool, typer.Option("--draw", help="draw the tree in the terminal")]
 Imperfect = Annotated[bool, typer.Option("--imperfect", help="factors may exceed an extent: clipped edges")]
 Recompute = Annotated[
     bool, typer.Option("--recompute", help="loops may run an expression again that they do not advance")
 ]
+DoubleBuffer = Annotated[
+    bool, typer.Option("--double-buffer", help="memory holds what a step streams twice, but for that of the units")
+]
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A tree, and how it is analysed. `latency` is None where the machine decides."""
+
+    problem: Problem
+    tree: TileTree
+    latency: Latency | None
+    compat_evict: bool
+    double_buffer: bool
+
+    def resources(self, machine: Machine) -> Resources:
+        from tilewright.tiles.machines import resources
+
+        return replace(resources(machine), double_buffer=self.double_buffer)
+
+    def mode(self, machine: Machine) -> Mode:
+        """How times are put together on a machine."""
+        if self.latency is not None:
+            return self.latency.value
+        return "stepwise" if self.resources(machine).has_latencies else "phases"
+
+    def analysis(self, machine: Machine) -> Analysis:
+        from tilewright.tiles.analysis import analyse
+
+        return analyse(
+            self.tree, self.problem, self.resources(machine), mode=self.mode(machine), compat_evict=self.compat_evict
+        )
 
 
 def model(
     files: Files,
     machine: MachineName = None,
-    latency: LatencyName = Latency.PHASES,
-    csv_prefix: Csv = None,
+    latency: LatencyName = None,
+    csv_prefix: CsvPrefix = None,
     svg: Svg = None,
+    draw: Draw = False,
     sweep: SweepText = None,
     imperfect: Imperfect = False,
     recompute: Recompute = False,
     compat_evict: CompatEvict = False,
+    double_buffer: DoubleBuffer = False,
     as_json: AsJson = False,
 ) -> None:
     """Predict cycles, energy, and what every memory level holds, loads and stores."""
-    from tilewright.tiles.analysis import analyse
     from tilewright.tiles.legality import TooLarge, violations
-    from tilewright.tiles.machines import resources
-    from tilewright.tiles.notation import print_tree
     from tilewright.tiles.summary import facts
 
-    outputs = [] if csv_prefix is None else [Path(f"{csv_prefix}{end}") for end in (".csv", ".mapping.txt")]
-    for path in outputs:
-        require_writable(path, "--csv")
+    require_files(csv_prefix, ANALYSIS)
     require_writable(svg, "--svg")
+    refuse({"--draw": draw and as_json}, "JSON has no picture", "leave it out")
     given, target = _given(files, machine)
-    problem, tree = given.problem, given.tree
-    available = resources(target)
-    refused = list(violations(tree, problem, imperfect=imperfect, recompute=recompute, resources=available))
+    task = _Task(given.problem, given.tree, latency, compat_evict, double_buffer)
+    refused = list(violations(
+        task.tree, task.problem, imperfect=imperfect, recompute=recompute, resources=task.resources(target)
+    ))  # fmt: skip
     for each in refused:
         if not isinstance(each, TooLarge):
             raise each
     if sweep is not None:
-        refuse_beside_sweep({"--json": as_json, "--csv": csv_prefix is not None, "--svg": svg is not None})
-        lines = []
-        for field, value, changed in swept(sweep, target):
-            found = analyse(tree, problem, resources(changed), mode=latency.value, compat_evict=compat_evict)
-            lines.append({field: value, **found.metrics()})
-        print(csv_text(lines), end="")
+        options = {"--json": as_json, "--csv": csv_prefix is not None, "--svg": svg is not None, "--draw": draw}
+        refuse_beside_sweep(options)
+        rows = [
+            {field: value, **task.analysis(changed).metrics()} for field, value, changed in swept(sweep, target)
+        ]  # fmt: skip
+        print(csv_text(rows), end="")
         return
-    found = analyse(tree, problem, available, mode=latency.value, compat_evict=compat_evict)
-    shown = {**facts(found, problem.tensors()), "too_large": [each.message for each in refused]}
+    found = task.analysis(target)
+    shown = {
+        **facts(found, task.problem.tensors()), "latency": task.mode(target),
+        "too_large": [each.message for each in refused],
+    }  # fmt: skip
+    picture = _picture(task, target, shown, files[0].stem)
     if csv_prefix is not None:
-        write_file(outputs[0], _metrics(found).encode(), where="--csv")
-        write_file(outputs[1], print_tree(tree, indented=True).encode(), where="--csv")
+        write_analysis(csv_prefix, found, picture)
     if svg is not None:
         from tilewright.report import tile_trees
 
-        title = f"{files[0].stem} on {target.name}: {shown['cycles']:,.0f} cycles, bounded by {shown['bottleneck']}"
-        picture = tile_trees.TreePicture(title, tree, problem, tile_trees.level_lines(shown))
         write_file(svg, tile_trees.svg([picture]).encode(), where="--svg")
     if as_json:
         show_json(shown)
     else:
         _show(shown)
+    if draw:
+        from tilewright.report.tree_boxes import drawn
+
+        print(f"\n{drawn(picture, get_terminal_size().columns)}", end="")
     if refused:
         raise typer.Exit(NEGATIVE)
 
@@ -139,16 +183,20 @@ def _given(files: list[Path], machine: str | None) -> tuple[TileFile, Machine]:
     return read_tile_file(files[0]), resolve(machine or "host")
 
 
-def _show(shown: dict[str, Any]) -> None:
+def _picture(task: _Task, machine: Machine, shown: Mapping[str, Any], name: str) -> TreePicture:
+    from tilewright.report.tree_shapes import TreePicture, level_lines
+
+    title = f"{name} on {machine.name}: {shown['cycles']:,.0f} cycles, bounded by {shown['bottleneck']}"
+    return TreePicture(title, task.tree, task.problem, level_lines(shown))
+
+
+def _show(shown: Mapping[str, Any]) -> None:
     from tilewright.tiles.summary import rows, units_text
 
     for message in shown["too_large"]:
         print(f"too large: {message}")
-    print(f"{shown['cycles']:,.0f} cycles, bounded by {shown['bottleneck']}; {units_text(shown)}")
+    how = " step by step" if shown["latency"] == "stepwise" else ""
+    print(f"{shown['cycles']:,.0f} cycles{how}, bounded by {shown['bottleneck']}; {units_text(shown)}")
     print(f"{shown['energy']:.4g} {shown['energy_unit']}\n")
     heads = ("level", "holds", "capacity", "fill", "read", "update", "instances", "slowdown", "energy")
     table({name: "left" if name == "level" else "right" for name in heads}, rows(shown))
-
-
-def _metrics(found: Analysis) -> str:
-    return csv_text([{"metric": name, "value": value} for name, value in found.metrics().items()])

@@ -122,7 +122,7 @@ def reproduce(
     experiment = find(name)
     require_writable(document, "--document")
     if plot is not None:
-        experiment.require_measured("plot")
+        experiment.require_pictures()
         plots.check(plot)
     if document is not None and ("case" not in experiment.options or case is None):
         raise InvalidArgument("a document is of one worked case", where="--document",

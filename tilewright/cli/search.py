@@ -90,6 +90,17 @@ Plot = Annotated[
     Path | None,
     typer.Option("--plot", metavar="FILE", help="of a workload: draw how it converged, a .svg, .png, .pdf"),
 ]
+Csv = Annotated[
+    Path | None,
+    typer.Option("--csv", metavar="PREFIX", help="of a workload: write the best tree's PREFIX.csv and "
+                 "PREFIX.mapping.txt, and every evaluation in PREFIX.tuning.csv; of several searches "
+                 "PREFIX.NAME.tuning.csv"),
+]  # fmt: skip
+Workers = Annotated[
+    int | None,
+    typer.Option("--workers", metavar="N", min=1, help="of --dataflow any: processes that evaluate orders and mappings "
+                 "side by side; any number finds the same (default: 1)"),
+]  # fmt: skip
 Dtype = Annotated[str, typer.Option("--dtype", metavar="T", help="what floating-point elements count as")]
 
 
@@ -111,6 +122,8 @@ def search(
     resume: Resume = None,
     output: Output = None,
     plot: Plot = None,
+    csv_prefix: Csv = None,
+    workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
     """Search the tile trees of a model's layers, or of a workload's dataflows, for few cycles or little energy.
@@ -126,18 +139,19 @@ def search(
     if (model is None) == (workload is None):
         raise InvalidArgument("give one thing to search", where="search", help="MODEL or --workload KIND")
     if sweep is not None:
-        given = {"--json": as_json, "--output": output, "--plot": plot, "--resume": resume}
+        given = {"--json": as_json, "--output": output, "--plot": plot, "--csv": csv_prefix, "--resume": resume}
         refuse_beside_sweep({option: bool(value) for option, value in given.items()})
     usual = WORKLOAD_SECONDS if model is None else MODEL_SECONDS
     budget = Budget(evaluations, usual if seconds is None and evaluations is None else seconds)
     settings = Settings(
         resolve(machine), SearchOptions(budget, objective.value, method.value, seed, trace=resume), _float(dtype),
-        output=output, plot=plot, sweep=sweep, as_json=as_json,
+        output=output, plot=plot, csv_prefix=csv_prefix, workers=workers, sweep=sweep, as_json=as_json,
     )  # fmt: skip
     if model is not None:
         from tilewright.cli.search_network import search_network
 
-        for option, value in (("--dataflow", dataflow), ("--plot", plot)):
+        of_workloads = {"--dataflow": dataflow, "--plot": plot, "--csv": csv_prefix, "--workers": workers}
+        for option, value in of_workloads.items():
             if value is not None:
                 raise InvalidArgument(f"{option} is of a workload", where=option, help="leave it out")
         search_network(model, shapes_of(shape), settings)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from tilewright.cli.console import INTERRUPTED, NEGATIVE, show_json, table
+from tilewright.cli.metric_files import ANALYSIS, require_files, write_analysis, write_tuning
 from tilewright.cli.sweep import csv_text, swept
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
@@ -21,8 +23,11 @@ if TYPE_CHECKING:
     from tilewright.expr.dtypes import DType
     from tilewright.graph.dataflow_search import Searched
     from tilewright.graph.dataflows.table import Dataflow
+    from tilewright.graph.search_options import SearchOptions
     from tilewright.graph.tree_cost import Objective
     from tilewright.machine import Machine
+    from tilewright.tiles.problem import Problem
+    from tilewright.tiles.resources import Resources
 
 BASELINE = "Layerwise"
 ANY = "any"  # order and mapping are searched too
@@ -42,9 +47,13 @@ def search_workload(kind: str, shape: str, dataflows: str, settings: Settings) -
     from tilewright.report import plot as plots
 
     require_writable(settings.output, "--output")
+    require_files(settings.csv_prefix, ANALYSIS)
     if settings.plot is not None:
         plots.check(settings.plot)
     chain = _chain(kind, shape, dataflows, settings.dtype)
+    if settings.workers is not None and ANY not in chain.dataflows:
+        raise InvalidArgument("the factors of a dataflow are searched in one process", where="--workers",
+                              help=f"--dataflow {ANY}, or leave it out")  # fmt: skip
     if settings.sweep is not None:
         _sweep(chain, settings.sweep, settings)
         return
@@ -52,7 +61,10 @@ def search_workload(kind: str, shape: str, dataflows: str, settings: Settings) -
     options = settings.options
     best = _best(found, options.objective)
     if best is not None:
-        _write(best, settings)
+        _write(best, chain, settings)
+    if settings.csv_prefix is not None:
+        for each in found:
+            write_tuning(_named(settings.csv_prefix, each.name, chain), each.outcome.trace)
     facts = [_facts(each, found) for each in found]
     if settings.as_json:
         show_json({"workload": chain.name, "machine": settings.target.name, "objective": options.objective,
@@ -85,23 +97,35 @@ def _searched(chain: _Chain, machine: Machine, settings: Settings) -> list[Searc
     """What was found of each dataflow; after Ctrl-C of those that were begun."""
     from tilewright.cli.searching import Progress
     from tilewright.graph.dataflow_search import search_dataflow
-    from tilewright.graph.genome_search import search_genomes
     from tilewright.tiles.machines import resources
     from tilewright.tiles.problem import Problem
 
     found: list[Searched] = []
     problem, available, notes = Problem.of(chain.nodes), resources(machine), {"machine": machine.digest()}
     for each, make in chain.dataflows.items():
-        trace, line = settings.options.trace, Progress()
-        if trace is not None and len(chain.dataflows) > 1:
-            trace = f"{trace}.{each}"
+        line, trace = Progress(), settings.options.trace
+        trace = None if trace is None else _named(Path(trace), each, chain)
         options = replace(settings.options, trace=trace, notes=notes, progress=line)
-        search = search_genomes if make is None else partial(search_dataflow, dataflow=make)
+        genomes = partial(_genomes, workers=settings.workers)
+        search = genomes if make is None else partial(search_dataflow, dataflow=make)
         found.append(search(each, problem=problem, resources=available, options=options))
         line.end()
         if found[-1].outcome.stopped == "interrupted":
             break
     return found
+
+
+def _genomes(
+    name: str, problem: Problem, resources: Resources, options: SearchOptions, workers: int | None
+) -> Searched:  # fmt: skip
+    """Orders and mappings, in so many processes; in this one where none are asked for."""
+    from tilewright.graph.genome_search import search_genomes
+    from tilewright.search.workers import processes
+
+    if workers is None or workers == 1:
+        return search_genomes(name, problem, resources, options)
+    with processes(workers) as executor:
+        return search_genomes(name, problem, resources, options, executor)
 
 
 def _sweep(chain: _Chain, text: str, settings: Settings) -> None:
@@ -128,14 +152,27 @@ def _best(found: Sequence[Searched], objective: Objective) -> Searched | None:
     return min((each for each in found if each.analysis), key=lambda each: _value(each, objective), default=None)
 
 
-def _write(best: Searched, settings: Settings) -> None:
+def _write(best: Searched, chain: _Chain, settings: Settings) -> None:
+    """The files of the best tree that were asked for."""
     from tilewright.expr.graph import Graph
+    from tilewright.report.tree_shapes import TreePicture, level_lines
     from tilewright.tiles.file import TileFile, print_tile_file
+    from tilewright.tiles.summary import facts
 
-    if settings.output is None or best.tree is None:
-        return
-    file = TileFile(Graph.of(best.problem.computes), best.problem, best.tree)
-    write_file(settings.output, print_tile_file(file).encode(), where="--output")
+    assert best.tree is not None, "the best dataflow has a tree"
+    assert best.analysis is not None, "and its analysis"
+    if settings.output is not None:
+        file = TileFile(Graph.of(best.problem.computes), best.problem, best.tree)
+        write_file(settings.output, print_tile_file(file).encode(), where="--output")
+    if settings.csv_prefix is not None:
+        title = f"{chain.name} on {settings.target.name}, {best.name}: {float(best.analysis.cycles):,.0f} cycles"
+        levels = level_lines(facts(best.analysis, best.problem.tensors()))
+        write_analysis(settings.csv_prefix, best.analysis, TreePicture(title, best.tree, best.problem, levels))
+
+
+def _named(path: Path, dataflow: str, chain: _Chain) -> Path:
+    """Where a file of one search of several is."""
+    return path if len(chain.dataflows) == 1 else Path(f"{path}.{dataflow}")
 
 
 def _chosen(text: str, workload: str) -> Mapping[str, Dataflow | None]:

@@ -20,13 +20,18 @@ _EVERY_SECONDS = 0.2  # a progress line
 
 @dataclass(frozen=True)
 class Settings:
-    """What `search` was asked for, of a workload or of a model. `dtype` is what floating-point elements count as."""
+    """What `search` was asked for, of a workload or of a model. `dtype` is what floating-point elements count as.
+
+    `plot`, `csv_prefix` and `workers` are of a workload.
+    """
 
     target: Machine
     options: SearchOptions
     dtype: DType
     output: Path | None = None
     plot: Path | None = None
+    csv_prefix: Path | None = None
+    workers: int | None = None
     sweep: str | None = None
     as_json: bool = False
 

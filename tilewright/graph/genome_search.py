@@ -6,7 +6,9 @@ genome is that of the best factors that a search of `PER_GENOME` trees finds for
 
 from __future__ import annotations
 
+from concurrent.futures import Executor
 from dataclasses import replace
+from functools import partial
 
 from tilewright.graph.dataflow_search import Searched
 from tilewright.graph.search_options import SearchOptions
@@ -23,10 +25,13 @@ PER_GENOME = 100  #: trees, with which 50 generations for attention take less th
 _SAMPLES = 50  # of them that are drawn at a time
 
 
-def search_genomes(name: str, problem: Problem, resources: Resources, options: SearchOptions) -> Searched:
+def search_genomes(
+    name: str, problem: Problem, resources: Resources, options: SearchOptions, executor: Executor | None = None
+) -> Searched:
     """The best tree of any order and mapping that the budget finds.
 
-    The outcome is that of the genetic search: its points are genomes. At most 50 generations of 20 genomes are bred.
+    The outcome is that of the genetic search: its points are genomes. At most 50 generations of 20 genomes are bred. An
+    `executor`, such as `search.workers.processes`, evaluates those of a generation side by side; it changes no result.
     Raises InvalidArgument for a machine with fewer than two memory levels, NoLegalPoint where no genome is legal, and
     what `search.minimise` raises.
     """
@@ -35,15 +40,15 @@ def search_genomes(name: str, problem: Problem, resources: Resources, options: S
     evaluations = PER_GENOME if budget.evaluations is None else min(PER_GENOME, max(1, budget.evaluations))
     fitness = TreeFitness(
         space,
-        lambda factors: TreeCost(factors, resources, options.objective, ties=True),
-        lambda factors: options.method_of(factors, _SAMPLES),
+        partial(TreeCost, resources=resources, objective=options.objective, ties=True),
+        partial(replace(options, trace=None, progress=None).method_of, samples=_SAMPLES),
         evaluations,
         options.seed,
     )
     genomes = None if budget.evaluations is None else budget.evaluations // evaluations
     notes = {"factors": options.method, **fitness.notes, **options.notes}
     breeding = replace(options, budget=Budget(genomes, budget.seconds), notes=notes)
-    outcome = breeding.minimise(name, fitness, Genetic(space))
+    outcome = breeding.minimise(name, fitness, Genetic(space), executor)
     tree = None if outcome.best is None else fitness.best_tree(outcome.best)[0]
     return Searched(
         name, problem, tree, None if tree is None else analyse(tree, problem, resources), outcome, evaluations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from dataclasses import field
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -44,11 +45,14 @@ class SearchOptions:
         """The method for the factors of a tree, which draws `samples` of them at a time."""
         return Descent(space, samples) if self.method == "descent" else TreeSearch(space, rollouts=samples)
 
-    def minimise(self, name: str, cost: Cost[P], method: Method[P]) -> Outcome[P]:
-        """Search the space of `method` for the point of least value, under this name; errors as `search.minimise`."""
+    def minimise(self, name: str, cost: Cost[P], method: Method[P], executor: Executor | None = None) -> Outcome[P]:
+        """Search the space of `method` for the point of least value, under this name.
+
+        An `executor` evaluates the points of a batch side by side. Errors are those of `search.minimise`.
+        """
         progress = self.progress
         return minimise(
-            cost, method, self.budget, seed=self.seed, trace=self.trace,
+            cost, method, self.budget, seed=self.seed, executor=executor, trace=self.trace,
             notes={"objective": self.objective, **self.notes},
             progress=None if progress is None else lambda step: progress(name, step),
         )  # fmt: skip

@@ -77,7 +77,8 @@ class TreeFactors:
         bounds = None
         if self.resources is not None:
             levels = [[level.name, level.capacity_bytes, level.reduce] for level in self.resources.levels]
-            bounds = {"levels": levels, **self.resources.counts()}
+            double = {"double_buffer": True} if self.resources.double_buffer else {}
+            bounds = {"levels": levels, **self.resources.counts(), **double}
         extents = sorted({(chain.loop, chain.extent) for chain in self._chains})
         return {"tree": print_tree(self.open_tree), "extents": list(map(list, extents)), "resources": bounds,
                 "recompute": self.recompute}  # fmt: skip

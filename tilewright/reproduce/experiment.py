@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from math import inf
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument, InvalidFile
@@ -47,8 +47,8 @@ class Report(Protocol):
 class Experiment:
     """An experiment by name: the module with its function `report`, what it shows, and how long it takes.
 
-    `options` are the arguments of `report` that a user may give. What is `measured` has pictures, and its class
-    `Report` reads back, with `from_json`, what `to_json` gave.
+    `options` are the arguments of `report` that a user may give. What is `drawn` or `measured` has pictures. Of what is
+    `measured`, the class `Report` reads back, with `from_json`, what `to_json` gave.
     """
 
     name: str
@@ -57,6 +57,7 @@ class Experiment:
     duration: str
     options: tuple[str, ...] = ()
     measured: bool = False
+    drawn: bool = False
 
     def run(self, **given: Any) -> Report:
         """Raises InvalidArgument for an option that the experiment does not have."""
@@ -69,7 +70,8 @@ class Experiment:
 
     def stored(self, path: Path) -> Report:
         """The outcome that a file has as JSON. Raises InvalidFile if it has none that can be shown."""
-        self.require_measured("stored results to show")
+        if not self.measured:
+            self._lacks("stored results to show", [each.name for each in EXPERIMENTS if each.measured])
         content = read_bytes(path)
         try:
             report: Report = import_module(self.module).Report.from_json(json.loads(content))
@@ -82,12 +84,14 @@ class Experiment:
                               help=f"tilewright reproduce {self.name} --json > FILE") from error  # fmt: skip
         return report
 
-    def require_measured(self, what: str) -> None:
-        """Raises InvalidArgument for an experiment that only counts; `what` it does not have."""
-        if not self.measured:
-            names = ", ".join(each.name for each in EXPERIMENTS if each.measured)
-            raise InvalidArgument(f"{self.name} has no {what}: it counts, and its tables say it all",
-                                  where="reproduce", help=f"those of {names} can be shown so")  # fmt: skip
+    def require_pictures(self) -> None:
+        """Raises InvalidArgument for an experiment without pictures."""
+        if not (self.measured or self.drawn):
+            self._lacks("plot", [each.name for each in EXPERIMENTS if each.measured or each.drawn])
+
+    def _lacks(self, what: str, having: Sequence[str]) -> NoReturn:
+        raise InvalidArgument(f"{self.name} has no {what}: its tables say it all", where="reproduce",
+                              help=f"those of {', '.join(having)} can be shown so")  # fmt: skip
 
 
 EXPERIMENTS: tuple[Experiment, ...] = (
@@ -134,21 +138,22 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     Experiment(
         "tileflow-edge", "tilewright.reproduce.tileflow.edge",
         "dataflows of attention on TileFlow's Edge accelerator, factors searched by the analysis: claims E17 to E20",
-        "1 min", ("layers", "trials", "machine"),
+        "1 min", ("layers", "trials", "machine"), drawn=True,
     ),
     Experiment(
         "tileflow-cloud", "tilewright.reproduce.tileflow.cloud",
         "the same on its Cloud accelerator, and dataflows of convolution chains on both: claims E21 to E24",
-        "3 min", ("layers", "trials"),
+        "3 min", ("layers", "trials"), drawn=True,
     ),
     Experiment(
         "tileflow-accuracy", "tilewright.reproduce.tileflow.accuracy",
         "predicted cycles and energy against RTL simulations of TileFlow's accelerator: claims E14, E15", "20 s",
+        drawn=True,
     ),
     Experiment(
         "tileflow-search", "tilewright.reproduce.tileflow.search",
         "how long searches of factors and of whole trees take and how soon they converge: claim E16", "1 min",
-        ("layers", "trials"),
+        ("layers", "trials"), drawn=True,
     ),
     Experiment(
         "worked-cases", "tilewright.reproduce.matmul.worked_cases",

@@ -18,6 +18,7 @@ from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidFile
 from tilewright.search.cost import BatchCost, Budget, Cost, Evaluation
 from tilewright.search.method import Batch, Method
+from tilewright.search.records import Records
 from tilewright.search.space import canonical_json
 from tilewright.search.trace import Header, Step, Trace, TraceFile, better
 
@@ -48,7 +49,7 @@ def minimise(
     *,
     seed: int = 0,
     executor: Executor | None = None,
-    trace: str | os.PathLike[str] | None = None,
+    trace: str | os.PathLike[str] | Records | None = None,
     progress: Progress | None = None,
     notes: Mapping[str, Any] | None = None,
     clock: Callable[[], float] = time.monotonic,
@@ -56,22 +57,23 @@ def minimise(
     """Search the space of `method` for the point of least value.
 
     With an `executor` the points of a batch are evaluated at the same time; a process pool needs a cost and points that
-    pickle; `workers.processes` makes one that bears Ctrl-C. `trace` names a file that gets every evaluation; a search
-    that is in it already is continued. `notes` are JSON values on which the cost depends. After KeyboardInterrupt the
-    best so far is returned.
+    pickle; `workers.processes` makes one that bears Ctrl-C. `trace` names a file that gets every evaluation, or is what
+    else keeps them; a search that is in it already is continued. `notes` are JSON values on which the cost depends.
+    After KeyboardInterrupt the best so far is returned.
 
     Raises InvalidFile where the trace is damaged or of another search (space, method, seed, notes), InvalidArgument
     where it cannot be written.
     """
     header = header_of(method, seed, notes)
-    file = None if trace is None else TraceFile(trace, header)
-    try:
-        stored = () if file is None else file.stored
-        run = _Run(cost, method, budget, header, executor, file, stored, progress, clock)
-        return run.outcome()
-    finally:
-        if file is not None:
-            file.close()
+
+    def run(records: Records | None) -> Outcome[P]:
+        stored = () if records is None else records.stored
+        return _Run(cost, method, budget, header, executor, records, stored, progress, clock).outcome()
+
+    if isinstance(trace, str | os.PathLike):
+        with TraceFile(trace, header) as file:
+            return run(file)
+    return run(trace)
 
 
 def replay(trace: Trace, method: Method[P]) -> Outcome[P]:
@@ -105,7 +107,7 @@ class _Run(Generic[P]):
 
     def __init__(
         self, cost: Cost[P], method: Method[P], budget: Budget, header: Header, executor: Executor | None,
-        file: TraceFile | None, stored: Sequence[Step], progress: Progress | None, clock: Callable[[], float],
+        file: Records | None, stored: Sequence[Step], progress: Progress | None, clock: Callable[[], float],
     ) -> None:  # fmt: skip
         self._cost, self._method, self._budget, self._header = cost, method, budget, header
         self._executor, self._file, self._progress, self._clock = executor, file, progress, clock

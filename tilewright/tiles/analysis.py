@@ -154,7 +154,11 @@ class Analyser:
         self.boundaries = Boundaries(self.topology, compat_evict=compat_evict)
         tree, problem = self.topology.tree, self.topology.problem
         self._filled = filling(tree, resources)
-        self._held = Footprints(tree, problem, dedupe=True, weight=footprint_bytes, tiles=self._filled)
+        outer = [path for path, filled in self._filled.items() if filled < len(resources.levels) - 1]
+        doubled = outer if resources.double_buffer else ()
+        self._held = Footprints(
+            tree, problem, dedupe=True, doubled=doubled, weight=footprint_bytes, tiles=self._filled
+        )  # fmt: skip
         self._classes = resources.by_class(self.topology.computes.values())
         self._access_energies = [access_energies(level) for level in resources.levels]
         computes = self.topology.computes

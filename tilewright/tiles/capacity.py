@@ -196,7 +196,12 @@ class _Held:
             self.filled = {path: levels for path, levels in filled.items() if levels}
         self.staged = bool(self.filled) and any(isinstance(node, Stage) for _, node in walk(tree))
         if self.filled:
-            self.held = Footprints(tree, problem, dedupe=True, weight=footprint_bytes, tiles=self.filled)
+            innermost = resources.levels[-1]
+            outer = [path for path, levels in self.filled.items() if innermost not in levels]
+            self.held = Footprints(
+                tree, problem, dedupe=True, doubled=outer if resources.double_buffer else (), weight=footprint_bytes,
+                tiles=self.filled,
+            )  # fmt: skip
 
     def at(self, factors: Factors | None = None) -> Iterator[tuple[Tile, Level, Number]]:
         """The tiles that fill a level of limited size, with it and the bytes that one step keeps there."""

@@ -18,6 +18,7 @@ from tilewright.expr import dtypes
 from tilewright.expr.affine import Affine
 from tilewright.expr.core import Axis, Read, Tensor
 from tilewright.expr.core import walk as walk_expr
+from tilewright.tiles.buffers import buffers
 from tilewright.tiles.problem import Access, Problem
 from tilewright.tiles.rescaling import rescaled
 from tilewright.tiles.resources import Factors, Number, Range, factor_of, greatest, least
@@ -44,6 +45,7 @@ def footprints(
     problem: Problem,
     *,
     dedupe: bool = False,
+    double_buffer: bool = False,
     weight: Callable[[Tensor], int] = elements,
     factors: Factors | None = None,
     tiles: Collection[Path] | None = None,
@@ -54,13 +56,19 @@ def footprints(
     children of `Shar` or `Para` touch counts once; under `Pipe` it is double buffered and counts twice. What a tile
     keeps stays beside each child of `Seq`; what a child's tiles bypass is not there. A running value by which a sum
     elsewhere is rescaled is a result of its tiles; the sum's own tiles multiply before they have their operands, and
-    so hold nothing more for it. `factors` is that of `processing_elements`.
+    so hold nothing more for it. `factors` is that of `processing_elements`. With `double_buffer` a streamed tensor
+    counts twice (`buffers`).
     """
-    return Footprints(tree, problem, dedupe=dedupe, weight=weight, tiles=tiles).at(factors)
+    doubled = [path for path, _ in walk(tree)] if double_buffer else []
+    found = Footprints(tree, problem, dedupe=dedupe, doubled=doubled, weight=weight, tiles=tiles)
+    return found.at(factors)
 
 
 class Footprints:
-    """The `footprints` of one tree: what does not depend on factors is found once."""
+    """The `footprints` of one tree: what does not depend on factors is found once.
+
+    What the tiles at the paths `doubled` stream counts twice.
+    """
 
     def __init__(
         self,
@@ -68,10 +76,11 @@ class Footprints:
         problem: Problem,
         *,
         dedupe: bool = False,
+        doubled: Collection[Path] = (),
         weight: Callable[[Tensor], int] = elements,
         tiles: Collection[Path] | None = None,
     ) -> None:
-        self.accesses, self.dedupe = Accesses(tree, problem), dedupe
+        self.accesses, self.dedupe, self.doubled = Accesses(tree, problem), dedupe, frozenset(doubled)
         self.weights = {name: weight(tensor) for name, tensor in problem.tensors().items()}
         self.tiles = {path: tile for path, tile in self.accesses.tiles.items() if tiles is None or path in tiles}
 
@@ -80,19 +89,24 @@ class Footprints:
         slices = Slices(self.accesses, factors)
         found = {}
         for path, tile in self.tiles.items():
-            held = self._resident(slices, tile.child, (*path, 0), tile.keep)
+            times = buffers(self.accesses, path, factors) if path in self.doubled else {}
+            held = self._resident(slices, tile.child, (*path, 0), tile.keep, times)
             found[path] = sum([size * self.weights[name] for name, size in held.items()])
         return found
 
-    def _resident(self, slices: Slices, node: Node, path: Path, keep: Sequence[str]) -> Mapping[str, Number]:
-        """What a node keeps in the level of its slices, by tensor."""
+    def _resident(
+        self, slices: Slices, node: Node, path: Path, keep: Sequence[str], times: Mapping[str, Number]
+    ) -> Mapping[str, Number]:
+        """What a node keeps in the level of its slices, by tensor: `times` its slice, once if it is not there."""
         if isinstance(node, Stage):
-            return self._resident(slices, node.child, (*path, 0), keep)
+            return self._resident(slices, node.child, (*path, 0), keep, times)
         if not isinstance(node, Scope):
             held, passing = slices.outside(path), _bypassed(node)
-            return {name: size for name, size in held.items() if name not in passing} if passing else held
+            if passing or times:
+                held = {name: size * times.get(name, 1) for name, size in held.items() if name not in passing}
+            return held
         kept: list[Mapping[str, Number]] = [
-            self._resident(slices, child, (*path, number), keep) for number, child in enumerate(node.children)
+            self._resident(slices, child, (*path, number), keep, times) for number, child in enumerate(node.children)
         ]
         if node.kind is Kind.SEQ:
             stays = {name: reduce(greatest, (held.get(name, 0) for held in kept)) for name in keep}

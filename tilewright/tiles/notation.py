@@ -13,6 +13,7 @@
     stage  ::= "stage" NAME "in" LEVEL ["slots" INT] "{" tree "}"
 
 `for` and `unroll` are temporal, `par` is spatial. A NAME that is not ``letters.digits`` is written as a JSON string.
+A # begins a comment, up to the end of the line.
 ``as KERNEL`` shows that a micro-kernel computes the leaf; its contents are not in the text, so `parse_tree` takes them
 beside it.
 
@@ -40,6 +41,7 @@ from tilewright.tiles.tree import (
     Loop,
     MicroKernelRef,
     Node,
+    Path,
     Scope,
     Stage,
     Tile,
@@ -52,6 +54,7 @@ _TOKEN = re.compile(
 )
 _BINDINGS = {binding.value: binding for binding in Binding}
 _KINDS = {kind.value: kind for kind in Kind}
+_BLANK = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*")  # comments too
 _LONGEST_NUMBER = 18  # digits; extents fit i64
 _T = TypeVar("_T")
 
@@ -59,11 +62,19 @@ _T = TypeVar("_T")
 # Printing
 
 
-def print_tree(tree: Node, *, indented: bool = False) -> str:
-    """The text of a tree on one line, or with a line per node, as people read it. `parse_tree` reads both."""
+def print_tree(tree: Node, *, indented: bool = False, notes: Mapping[Path, str] | None = None) -> str:
+    """The text of a tree on one line, or with a line per node, as people read it. `parse_tree` reads both.
+
+    In the latter form, nodes have these `notes` as comments on lines of their own.
+    """
     if indented:
-        return "\n".join(_lines(tree, None, "")) + "\n"
+        return "\n".join(_lines(tree, None, "", (), notes or {})) + "\n"
     return _print(tree, None)
+
+
+def comment(text: str) -> str:
+    """A text as a comment on one line."""
+    return f"# {' '.join(text.split())}"
 
 
 def _print(node: Node, level: str | None) -> str:
@@ -76,20 +87,20 @@ def _print(node: Node, level: str | None) -> str:
     return f"{_head(node, level)} {{ {_print(node.child, node.level)} }}"
 
 
-def _lines(node: Node, level: str | None, margin: str) -> list[str]:
+def _lines(node: Node, level: str | None, margin: str, path: Path, notes: Mapping[Path, str]) -> list[str]:
+    said = [margin + comment(notes[path])] if path in notes else []
     if isinstance(node, Leaf):
-        return [margin + _leaf(node)]
-    if isinstance(node, Tile):
-        if isinstance(node.child, Leaf):
-            return [margin + _print(node, level)]
-        return [f"{margin}{_head(node, level)} {{", *_lines(node.child, node.level, margin + "  "), margin + "}"]
-    if isinstance(node, Stage):
-        return [f"{margin}{_stage(node)} {{", *_lines(node.child, level, margin + "  "), margin + "}"]
-    lines = [f"{margin}{node.kind.value}["]
-    for number, child in enumerate(node.children):
-        inner = _lines(child, level, margin + "  ")
-        lines += [*inner[:-1], inner[-1] + ("," if number < len(node.children) - 1 else "")]
-    return [*lines, margin + "]"]
+        return [*said, margin + _leaf(node)]
+    if isinstance(node, Scope):
+        lines = [*said, f"{margin}{node.kind.value}["]
+        for number, child in enumerate(node.children):
+            inner = _lines(child, level, margin + "  ", (*path, number), notes)
+            lines += [*inner[:-1], inner[-1] + ("," if number < len(node.children) - 1 else "")]
+        return [*lines, margin + "]"]
+    if isinstance(node, Tile) and isinstance(node.child, Leaf):
+        return [*said, margin + _print(node, level)]
+    head, inside = (_stage(node), level) if isinstance(node, Stage) else (_head(node, level), node.level)
+    return [*said, f"{margin}{head} {{", *_lines(node.child, inside, margin + "  ", (*path, 0), notes), margin + "}"]
 
 
 def _head(tile: Tile, level: str | None) -> str:
@@ -284,8 +295,9 @@ class _Parser:
     # Tokens
 
     def _read(self, place: int) -> _Token:
-        while place < len(self.text) and self.text[place] in " \t\r\n":
-            place += 1
+        blank = _BLANK.match(self.text, place)
+        assert blank is not None, "no blanks at all match too"
+        place = blank.end()
         if place == len(self.text):
             return _Token("", place, "end")
         match = _TOKEN.match(self.text, place)

@@ -93,6 +93,7 @@ class Resources:
     of all units takes `compute_latency_cycles` more.
     Where programs of the grid are blocks, they have `threads`; `intrinsics` has the records of their products.
     `direct_paths` are pairs of levels that exchange words without passing those between (None: all of them do).
+    With `double_buffer` memories outside of the innermost one hold two slices of what a tree streams (`tiles.buffers`).
     """
 
     levels: tuple[Level, ...]
@@ -104,6 +105,7 @@ class Resources:
     intrinsics: Registry | None = None
     vector: Units | None = None
     direct_paths: tuple[tuple[str, str], ...] | None = None
+    double_buffer: bool = False
 
     @cached_property
     def classes(self) -> tuple[Units, ...]:
@@ -112,6 +114,12 @@ class Resources:
         array, rate, energy = self.levels[-1].array, self.operations_per_cycle, self.operation_energy_macs
         first = Units(name, self.units, array, rate, energy)
         return (first,) if self.vector is None else (first, self.vector)
+
+    @property
+    def has_latencies(self) -> bool:
+        """Whether the machine states latencies, of transfers or of a step, which only a latency step by step uses."""
+        stated = [level.read_latency_cycles + level.write_latency_cycles for level in self.levels]
+        return sum(stated) + self.compute_latency_cycles > 0
 
     def units_of(self, compute: Compute) -> Units:
         """The units that run an expression."""

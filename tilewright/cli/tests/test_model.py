@@ -12,6 +12,7 @@ import pytest
 from tests.command_line import CliRunner
 from tilewright.cli.main import app
 from tilewright.tiles.file import read_tile_file
+from tilewright.tiles.notation import parse_tree
 
 DATA = Path(__file__).parents[2] / "reproduce" / "tileflow" / "rows"
 CHAIN = """
@@ -63,7 +64,10 @@ def test_files_have_every_metric_and_the_tree() -> None:
     run("model", "chain.tile", "--machine", "edge", "--csv", "out")
     metrics = dict(csv.reader(Path("out.csv").read_text().splitlines()))
     assert (metrics["metric"], metrics["DRAM::Read::A"], metrics["L1::Fill"]) == ("value", "32", "140")
-    assert "@L1 for m:4, l:2, k:4" in Path("out.mapping.txt").read_text()
+    mapping = Path("out.mapping.txt").read_text()
+    assert "# L1: holds 124 B of 4 MiB, filled with 280 B" in mapping
+    assert "# a step in L1: A 32 B, B 16 B, C 16 B, D 20 B, E 40 B\n@DRAM for m:2, l:3 {" in mapping
+    assert parse_tree(mapping) == read_tile_file(Path("chain.tile")).tree
 
 
 def test_a_sweep_has_a_row_per_value() -> None:
@@ -88,6 +92,9 @@ def test_a_tree_that_is_too_large_is_analysed_and_said_to_be() -> None:
         (["chain.tile", "--sweep", "L1.capacity_bytes=0"], "capacity_bytes"),
         (["chain.tile", "--sweep", "L1.capacity_bytes"], "FIELD=VALUE"),
         (["chain.tile", "--sweep", "L1.capacity_bytes=1", "--json"], "without --json"),
+        (["chain.tile", "--sweep", "L1.capacity_bytes=1", "--draw"], "without --draw"),
+        (["chain.tile", "--draw", "--json"], "JSON has no picture"),
+        (["chain.tile", "--csv", "absent/out"], "absent"),
         (["chain.tile", "--machine", "host"], "L1"),
     ],
 )
@@ -116,7 +123,7 @@ def test_dumped_trees_have_the_cycles_of_the_comparison() -> None:
     for number, row in ((1, rows[1]), (2, rows[40])):
         path = f"trees/fused-{number:03}.tile"
         assert read_tile_file(Path(path)).problem.computes[0].name == "C"
-        text = run("model", path, "--machine", "tileflow-rtl", "--latency", "stepwise", "--json")
+        text = run("model", path, "--machine", "tileflow-rtl", "--json")
         errors.append(abs(json.loads(text)["cycles"] / int(row.split(",")[12]) - 1))
     assert found["fused"]["mean_abs_error"] == pytest.approx(sum(errors) / 2, rel=1e-9)
 
@@ -200,3 +207,95 @@ def test_pipes_evict_as_in_the_artifact_where_it_is_asked_for() -> None:
 def test_files_that_are_no_run_are_refused(arguments: list[str], said: str) -> None:
     Path("run.yaml").write_text(RUN.replace("mapping:", "check:"))
     assert said in run("model", *arguments, status=2)
+
+
+def test_a_machine_that_states_latencies_has_every_step_timed() -> None:
+    """As `validate` has it; others overlap phases, unless `--latency` says something else."""
+    run("validate", "tileflow", "--gemm", str(DATA / "tileflow_gemm_rtl.csv"), "--dump", "trees")
+    tree = ("model", "trees/gemm-001.tile", "--machine", "tileflow-rtl")
+    usual, steps, phases = (
+        json.loads(run(*tree, *options, "--json"))
+        for options in ((), ("--latency", "stepwise"), ("--latency", "phases"))
+    )
+    assert usual == steps
+    assert (usual["latency"], phases["latency"]) == ("stepwise", "phases")
+    assert usual["cycles"] > phases["cycles"]
+    assert run(*tree).startswith(f"{usual['cycles']:,.0f} cycles step by step, bounded by ")
+    edge = [json.loads(run("model", "chain.tile", "--machine", "edge", *option, "--json"))
+            for option in ((), ("--latency", "phases"))]  # fmt: skip
+    assert edge[0] == edge[1]
+
+
+def test_the_tree_is_drawn_below_the_table() -> None:
+    text = run("model", "chain.tile", "--machine", "edge", "--draw")
+    table, picture = text.split("\n\n")[-2:]
+    assert table.startswith("level ")
+    lines = picture.splitlines()
+    assert lines[0].startswith("chain on edge: ")
+    assert [line.split()[0] for line in lines[1:4]] == ["DRAM", "L1", "RF"]
+    assert lines[4].startswith("┌─")
+    assert "│ @DRAM for m:2, l:3 " in lines[5]
+    assert max(map(len, lines)) <= 80  # of the terminal of tests
+
+
+def test_memory_that_is_double_buffered_holds_what_is_streamed_twice() -> None:
+    """A, B, D and E are replaced in some step, C lives inside a step; the registers of the units stay as they are."""
+    once, twice = (
+        json.loads(run("model", "chain.tile", "--machine", "edge", "--json", *option))["levels"]
+        for option in ((), ("--double-buffer",))
+    )
+    assert once["L1"]["footprint"] == 16 + 8 + 8 + 10 + 20
+    assert twice["L1"]["footprint"] == 2 * (16 + 8 + 10 + 20) + 8
+    assert twice["RF"] == once["RF"]
+    text = run("machines", "edge")
+    Path("tiny.yaml").write_text(text.replace("4194304", "200"))
+    run("model", "chain.tile", "--machine", "tiny.yaml")
+    found = json.loads(run("model", "chain.tile", "--machine", "tiny.yaml", "--double-buffer", "--json", status=1))
+    assert "keeps 232 bytes in L1, which holds 200" in found["too_large"][0]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "value", "change"),
+    [
+        ("shar[", "shar(", "chain.tile:9:7", "found '('", "write '[' here"),
+        ("op C", "op Q", "tile tree", "op Q is no expression here", "one of C, E"),
+        ("@L1 for m:4, l:2, k:4", "@L7 for m:4, l:2, k:4", "tile tree", "level L7 does not exist", "DRAM, L1, RF"),
+        ("m:2, l:3", "m:3, l:3", "tile tree", "extent 8, but factors 3@DRAM*4@L1 = 12", "make m at DRAM 2"),
+        ("over k:4", "over k:5", "chain.tile:5", "5", ""),
+        ("\ntree\n", "\n", "chain.tile:", "there is no line `tree`", "then a line `tree`"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_file_has_a_place_a_value_and_a_change(
+    old: str, new: str, place: str, value: str, change: str
+) -> None:
+    Path("chain.tile").write_text(CHAIN.replace(old, new, 1))
+    text = run("model", "chain.tile", "--machine", "edge", status=2)
+    for part in (place, value, change, "help: "):
+        assert part in text
+    error = json.loads(run("model", "chain.tile", "--machine", "edge", "--json", status=2).split("\n}\n")[0] + "\n}")
+    assert error["error"]["where"].startswith(place)
+
+
+def test_a_machine_without_a_level_of_the_tree_is_named_with_the_levels_that_it_has() -> None:
+    text = run("model", "chain.tile", "--machine", "x86-64-v4", status=2)
+    assert "level RF does not exist" in text
+    assert "DRAM, L3, L2, L1, REG" in text
+
+
+def test_a_memory_of_capacity_0_is_refused_with_its_line() -> None:
+    text = run("machines", "edge")
+    Path("none.yaml").write_text(text.replace("4194304", "0"))
+    line = next(number for number, line in enumerate(text.splitlines(), 1) if "4194304" in line)
+    said = run("model", "chain.tile", "--machine", "none.yaml", status=2)
+    assert f"none.yaml:{line}" in said
+    assert "capacity_bytes" in said
+    assert "1 or more" in said
+
+
+def test_a_row_that_lacks_a_value_is_refused_with_its_line() -> None:
+    head = "M,N,K,micro_M,micro_N,micro_K,rtl_cycles"
+    Path("rows.csv").write_text(f"{head}\n16,16,16,16,16,16,700\n16,16,16,16\n")
+    said = run("validate", "tileflow", "--gemm", "rows.csv", status=2)
+    assert "rows.csv:3" in said
+    assert "micro_N is ''" in said
+    assert "a whole number of 1 or more" in said

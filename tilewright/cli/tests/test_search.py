@@ -13,6 +13,10 @@ import pytest
 
 from tests.command_line import CliRunner
 from tilewright.cli.main import app
+from tilewright.graph.tree_cost import TreeCost
+from tilewright.search.cost import Evaluation
+from tilewright.search.trace import Step
+from tilewright.tiles.notation import parse_tree, print_tree
 
 CHAIN = ("--workload", "attention", "--shape", "G10", "--machine", "edge")
 ONE = (*CHAIN, "--dataflow", "flat-rgran", "--evaluations", "60")
@@ -253,3 +257,100 @@ def test_order_and_mapping_are_searched_too(tmp_path: Path) -> None:
     assert any_order["cycles"] < layerwise["cycles"]
     assert 0 < any_order["evaluations"] <= 600
     assert value("model", str(path), "--machine", "edge")["cycles"] == any_order["cycles"]
+
+
+# What a search leaves behind, and how it is followed and stopped ------------------------------------------------------
+
+
+def test_how_a_search_converged_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "curve.svg"
+    run("search", *CHAIN, "--dataflow", "layerwise,flat-rgran", "--evaluations", "40", "--plot", str(path))
+    picture = path.read_text()
+    assert picture.lstrip().startswith("<?xml")
+    assert "</svg>" in picture
+    assert "no folder" in run("search", *ONE, "--plot", str(tmp_path / "absent" / "a.svg"), status=2)
+    assert "suffix" in run("search", *ONE, "--plot", str(tmp_path / "a.jpg"), status=2)
+
+
+def test_files_have_the_metrics_the_tree_and_every_evaluation(tmp_path: Path) -> None:
+    best = value("search", *ONE, "--csv", str(tmp_path / "one"))["dataflows"][0]
+    metrics = dict(csv.reader((tmp_path / "one.csv").read_text().splitlines()))
+    assert float(metrics["Cycle"]) == best["cycles"]
+    mapping = (tmp_path / "one.mapping.txt").read_text()
+    assert print_tree(parse_tree(mapping)) == best["tree"]
+    assert mapping.startswith("# gemm-chain-G10-softmax on edge, FLAT-RGran: ")
+    steps = list(csv.DictReader((tmp_path / "one.tuning.csv").read_text().splitlines()))
+    assert list(steps[0]) == ["index", "time", "iter", "reward", "value", "best"]
+    assert [int(step["index"]) for step in steps] == list(range(1, 61))
+    assert float(steps[-1]["best"]) == best["cycles"] == min(float(step["value"]) for step in steps if step["value"])
+    valid = next(step for step in steps if step["value"])
+    assert float(valid["reward"]) == pytest.approx(-np.log10(float(valid["value"])))
+    run("search", *CHAIN, "--dataflow", "layerwise,flat-rgran", "--evaluations", "20", "--csv", str(tmp_path / "two"))
+    written = {path.name for path in tmp_path.glob("two*")}
+    assert written == {"two.csv", "two.mapping.txt", "two.Layerwise.tuning.csv", "two.FLAT-RGran.tuning.csv"}
+    assert "absent" in run("search", *ONE, "--csv", str(tmp_path / "absent" / "a"), status=2)
+
+
+def test_any_number_of_processes_finds_the_same(tmp_path: Path) -> None:
+    chain = ("--workload", "gemm-chain", "--shape", "G10", "--machine", "edge", "--dataflow", "any",
+             "--evaluations", "600")  # fmt: skip
+    alone, together = (value("search", *chain, *option) for option in ((), ("--workers", "2")))
+    assert alone == together
+    assert "searched in one process" in run("search", *ONE, "--workers", "2", status=2)
+    assert "--workers is of a workload" in run("search", "a.onnx", "--machine", "edge", "--workers", "2", status=2)
+
+
+class Terminal(io.StringIO):
+    """Standard error that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_line_on_a_terminal_says_how_far_a_search_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilewright.cli import searching
+
+    shown = Terminal()
+    monkeypatch.setattr(searching.sys, "stderr", shown)
+    line = searching.Progress()
+    step = Step(0.0, 0, [1], Evaluation(1234.0), 1234.0)
+    line("any", step)
+    assert shown.getvalue() == ""  # not before a fifth of a second
+    monkeypatch.setattr(searching.time, "monotonic", lambda: float("inf"))
+    line("any", step)
+    assert shown.getvalue() == "\rany: 2 evaluations, best 1,234\033[K"
+    line.end()
+    assert shown.getvalue().endswith("\r\033[K")
+    monkeypatch.setattr(searching.sys, "stderr", io.StringIO())
+    quiet = searching.Progress()
+    quiet("any", step)
+    quiet.end()
+    assert searching.sys.stderr.getvalue() == ""  # type: ignore[attr-defined]
+
+
+def interrupted_after(calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody presses Ctrl-C while so many batches of trees have been evaluated."""
+    batch, made = TreeCost.batch, []
+
+    def counted(self: TreeCost, points: Any) -> Any:
+        made.append(points)
+        if len(made) > calls:
+            raise KeyboardInterrupt
+        return batch(self, points)
+
+    monkeypatch.setattr(TreeCost, "batch", counted)
+
+
+def test_ctrl_c_shows_the_best_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ("search", *CHAIN, "--dataflow", "flat-rgran,tileflow", "--evaluations", "100000", "--json",
+                 "-o", str(tmp_path / "best.tile"), "--resume", str(tmp_path / "trace"))  # fmt: skip
+    interrupted_after(3, monkeypatch)
+    found = json.loads(run(*arguments, status=130))
+    (dataflow,) = found["dataflows"]  # the one that was begun
+    assert dataflow["stopped"] == "interrupted"
+    assert found["best"] == "FLAT-RGran"
+    assert dataflow["cycles"] > 0
+    assert (tmp_path / "best.tile").exists()
+    assert len((tmp_path / "trace.FLAT-RGran").read_text().splitlines()) == dataflow["evaluations"] + 1
+    assert not (tmp_path / "trace.TileFlow").exists()

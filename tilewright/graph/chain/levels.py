@@ -43,6 +43,12 @@ class Levels:
     flops: float
 
     @property
+    def recomputes(self) -> bool:
+        """Whether an operator runs again for a loop of several steps that is none of its own."""
+        steps = steps_between(self.candidate.moves.chain, self.tiles)[: self.fused]
+        return any(step[loop] > 1 for step in steps for again in self.candidate.moves.again for loop in again)
+
+    @property
     def slowest(self) -> float:
         """Seconds of the slowest level, or of arithmetic if that is slower."""
         return max(self.seconds)
@@ -99,13 +105,17 @@ def solve_levels(
 def _outside(candidate: Candidate, double_buffer: bool) -> Candidate:
     """The candidate at levels outside of that of fusion: loops that not all operators share are whole.
 
-    So is the loop whose steps keep a halo: they follow each other.
+    So is the loop whose steps keep a halo: they follow each other. Operators take turns further in, many times in one
+    step here. So memory holds what all of them touch, but for links, and drops nothing of it in between.
     """
     chain = candidate.moves.chain
     shared = nest_of(chain, candidate.order, candidate.whole).loops
     whole = candidate.whole | {loop for loop in candidate.order if loop not in shared or loop == candidate.halo}
-    moves = plan_moves(chain, candidate.order, keep=candidate.keep, ones=whole, double_buffer=double_buffer)
-    return replace(candidate, whole=whole, moves=moves)
+    kept = {access.tensor for _, access in chain.io}
+    moves = plan_moves(chain, candidate.order, keep=kept, ones=whole, memory="thesis", double_buffer=double_buffer)
+    touched = {access for _, access in chain.io}
+    together = dict.fromkeys(one for each in moves.held for one in each if one[0] in touched)
+    return replace(candidate, whole=whole, moves=replace(moves, held=(tuple(together),)))
 
 
 def own_order(chain: Chain, order: Sequence[str], number: int) -> tuple[str, ...]:
@@ -214,9 +224,10 @@ def nested_traffic(
     """Elements of one access of an operator that move into or out of level `level`.
 
     The loops around the operator, scanned from the inside: those of its own nest replace a block only if they have
-    several trips; at the first loop that other operators share, what does not stay is gone.
+    several trips; at the first loop that other operators share, what does not stay is gone. Levels outside of that of
+    fusion hold what all operators touch.
     """
-    stays = access.tensor in candidate.moves.stays and level <= fused
+    stays = level < fused or (level == fused and access.tensor in candidate.moves.stays)
     replaced = False
     repeats = 1
     for loop, trips, joint in reversed(around):

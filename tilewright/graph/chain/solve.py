@@ -258,7 +258,7 @@ def _plan(levels: Levels, rewrite: Rewrite, hierarchy: Hierarchy) -> ChainPlan:
         time=levels.slowest + hierarchy.start_seconds,
         flops=levels.flops,
         rewrite=rewrite,
-        recomputes=any(levels.candidate.moves.again),
+        recomputes=levels.recomputes,
         chain=chain,
     )
 

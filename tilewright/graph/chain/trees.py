@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from tilewright.dataclass import dataclass
+from tilewright.expr.core import Axis
 from tilewright.graph.chain.halo import keepers
 from tilewright.graph.chain.hierarchy import Hierarchy
 from tilewright.graph.chain.levels import Levels, own_order, steps_between
@@ -149,6 +150,7 @@ class _Builder:
             if index is not None and axis.size > 1:
                 sizes.append(Loop(problem.names[op, axis.name], int(index.width(innermost))))
         tree: TileTree = Tile(self.names[-1], tuple(sizes) or (Loop(ONCE, 1),), Leaf(op))
+        rows = [axis for axis in compute.loops if (op, axis.name) in chain.derived and axis.size > 1]
         given = {(turn.level, turn.loop) for turn in outside}
         order = [*own_order(chain, self.candidate.order, number), *(loop for loop in own)]
         for level in reversed(range(1, len(self.levels.tiles) + 1)):
@@ -156,9 +158,26 @@ class _Builder:
                 loop for loop in dict.fromkeys(order)
                 if loop in own and (level, loop) not in given and self.steps[level - 1][loop] > 1
             ]  # fmt: skip
-            if loops:
-                tree = Tile(self.names[level - 1], self._loops(level, loops), tree)
+            found = (*self._loops(level, loops), *self._rows(op, rows, level))
+            if found:
+                tree = Tile(self.names[level - 1], found, tree)
         return tree
+
+    def _rows(self, op: str, axes: Sequence[Axis], level: int) -> tuple[Loop, ...]:
+        """The loops over rows that follow from those of a consumer, inside the level of fusion.
+
+        Further out the loops of the consumer, which all operators share there, advance them.
+        """
+        if level <= self.levels.fused:
+            return ()
+        outer, inner = self.levels.tiles[level - 2 : level]
+        found = []
+        for axis in axes:
+            index = self.chain.derived[op, axis.name]
+            steps = -(-int(index.width(outer)) // int(index.width(inner)))
+            if steps > 1:
+                found.append(Loop(self.chain.problem.names[op, axis.name], steps))
+        return tuple(found)
 
 
 def _shared(ways: Sequence[tuple[_Turn, ...]]) -> tuple[_Turn, ...]:

@@ -10,7 +10,8 @@ import pytest
 from tests.command_line import CliRunner
 from tilewright.cli.main import app
 from tilewright.expr.text import parse_graph
-from tilewright.report.tile_trees import TreePicture, svg
+from tilewright.report.tile_trees import svg
+from tilewright.report.tree_shapes import TreePicture
 from tilewright.tiles.file import parse_tile_file
 from tilewright.tiles.notation import parse_tree
 from tilewright.tiles.problem import Problem

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.command_line import CliRunner
+from tilewright.cli.main import app
+from tilewright.reproduce.pictures import Scatter
 from tilewright.reproduce.tests import reports
 from tilewright.reproduce.tileflow.accuracy import Report
 from tilewright.reproduce.tileflow.rtl import errors
@@ -56,3 +60,19 @@ def test_tables_and_json_have_the_same_errors(report: Report) -> None:
     shown = [float(row[3].rstrip("%")) / 100 for row in report.tables[0].rows]
     np.testing.assert_allclose(shown, [each["mean"] for each in stored["errors"].values()], atol=5e-5)
     assert stored["rows"] == {"gemm": 576, "fused": 65}
+
+
+def test_a_picture_has_every_row_beside_its_simulation(report: Report) -> None:
+    (picture,) = report.pictures
+    assert isinstance(picture, Scatter)
+    assert [len(points) for points in picture.panels.values()] == [576, 65, 65]
+    case = report.stepwise[3]
+    assert picture.panels["two fused products, step by step"][3] == (case.row["rtl_cycles"], case.analysis.cycles)
+
+
+def test_the_commands_draw_it(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "accuracy.svg"
+    done = CliRunner().invoke(app, ["reproduce", "tileflow-accuracy", "--plot", str(path)], prog_name="tilewright")
+    assert done.exit_code == 1  # energy differs
+    assert "</svg>" in path.read_text()

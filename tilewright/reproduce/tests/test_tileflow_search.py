@@ -8,6 +8,7 @@ import pytest
 
 from tilewright.errors import InvalidArgument
 from tilewright.reproduce.experiment import find
+from tilewright.reproduce.pictures import Curves
 from tilewright.reproduce.tileflow.search import Convergence, Report
 
 
@@ -32,6 +33,12 @@ def test_both_searches_have_their_figures() -> None:
     by_subject = {claim.subject: claim for claim in legal.claims}
     assert by_subject["time of 50 generations of 20 genomes"].ours == pytest.approx(755 * 2.0 / 60)
     assert by_subject["best whole tree over the best of TileFlow's dataflow"].ours == 0.5
+    (picture,) = report.pictures
+    assert isinstance(picture, Curves)
+    factors = picture.lines["factors of TileFlow's dataflow"]
+    assert (factors[0][0], factors[-1]) == (1, (300, report.factors.final))
+    (alone,) = legal.pictures[0].lines["genomes"]  # type: ignore[union-attr]
+    assert alone == (200, 50.0)  # the first genome, of so many trees
 
 
 def test_another_network_is_refused() -> None:

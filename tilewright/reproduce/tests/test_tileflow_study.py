@@ -6,6 +6,7 @@ import pytest
 
 from tilewright.errors import InvalidArgument
 from tilewright.reproduce.experiment import find
+from tilewright.reproduce.pictures import Bars
 from tilewright.reproduce.tests.reports import tileflow_cloud, tileflow_edge
 from tilewright.reproduce.tileflow import cloud, edge
 
@@ -77,3 +78,22 @@ def test_fused_convolutions_are_no_longer_an_order_behind() -> None:
 def test_another_shape_is_refused(name: str) -> None:
     with pytest.raises(InvalidArgument, match="no shape 'lenet'"):
         find(name).run(layers=["lenet"])
+
+
+def test_pictures_have_published_figures_beside_ours() -> None:
+    faster, less = tileflow_edge().pictures
+    assert isinstance(faster, Bars)
+    assert isinstance(less, Bars)
+    study = tileflow_edge().study
+    assert faster.groups == less.groups == study.fused
+    assert faster.series["published"] == tuple(edge.SPEEDUPS[name] for name in study.fused)
+    assert faster.series["mlp-mixer-512"] == tuple(study.speedup(name) for name in study.fused)
+    assert less.series["published"] == tuple(edge.DRAM_REDUCTIONS[name] for name in study.fused)
+    assert less.series["mlp-mixer-512"][0] == study.less(study.fused[0], study.dram_words)
+    found = tileflow_cloud().pictures
+    assert [list(each.series) for each in found if isinstance(each, Bars)] == [
+        ["published", "mlp-mixer-512"], ["published", "mlp-mixer-512"], ["C7"], ["C7"], ["C7"], ["C7"],
+    ]  # fmt: skip
+    assert [each.title.partition(":")[0] for each in found[::2]] == [
+        "attention on cloud", "convolutions on edge", "convolutions on cloud",
+    ]  # fmt: skip

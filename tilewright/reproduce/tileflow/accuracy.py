@@ -17,7 +17,7 @@ from tilewright.dataclass import dataclass
 from tilewright.machine.registry import resolve
 from tilewright.reproduce.claim import NOT_STATED, Claim
 from tilewright.reproduce.experiment import Table
-from tilewright.reproduce.pictures import Picture
+from tilewright.reproduce.pictures import Picture, Scatter
 from tilewright.reproduce.tileflow.rtl import (
     FUSED_ROWS,
     GEMM_ROWS,
@@ -58,17 +58,25 @@ class Report:
     def tables(self) -> tuple[Table, ...]:
         columns = {"rows": "left", "count": "right", "latency": "left", "mean error": "right", "largest": "right",
                    "R²": "right"}  # fmt: skip
-        listed = (
-            ("products", "step by step", self.single),
-            ("two fused products", "by phases", self.phases),
-            ("two fused products", "step by step", self.stepwise),
-        )
-        rows = tuple(_row(name, latency, cases) for name, latency, cases in listed)
+        rows = tuple(_row(name, latency, cases) for name, latency, cases in self._listed)
         return (Table("predicted cycles against RTL simulations", columns, rows),)
 
     @property
     def pictures(self) -> tuple[Picture, ...]:
-        return ()
+        panels = {
+            f"{name}, {latency}": tuple((float(case.row["rtl_cycles"]), float(case.analysis.cycles)) for case in cases)
+            for name, latency, cases in self._listed
+        }
+        return (Scatter("cycles of TileFlow's accelerator", "RTL simulation", "predicted", panels),)
+
+    @property
+    def _listed(self) -> tuple[tuple[str, str, Sequence[Case]], ...]:
+        """What was compared, how times were put together, and the rows."""
+        return (
+            ("products", "step by step", self.single),
+            ("two fused products", "by phases", self.phases),
+            ("two fused products", "step by step", self.stepwise),
+        )
 
     @property
     def claims(self) -> tuple[Claim, ...]:

@@ -58,7 +58,11 @@ class Report:
 
     @property
     def pictures(self) -> tuple[Picture, ...]:
-        return ()
+        found: list[Picture] = []
+        if self.attention is not None:
+            speedups = {**dict.fromkeys(FASTER, SPEEDUP), "Uni-pipe": UNI_PIPE}
+            found += self.attention.pictures(speedups, dict.fromkeys(self.attention.fused, DRAM_REDUCTION))
+        return (*found, *(picture for each in self.convolutions for picture in each.pictures()))
 
     @property
     def claims(self) -> tuple[Claim, ...]:

@@ -44,7 +44,7 @@ class Report:
 
     @property
     def pictures(self) -> tuple[Picture, ...]:
-        return ()
+        return self.study.pictures(SPEEDUPS, DRAM_REDUCTIONS)
 
     @property
     def claims(self) -> tuple[Claim, ...]:

@@ -24,7 +24,7 @@ from tilewright.graph.tree_space import TreeSpace
 from tilewright.machine.registry import resolve
 from tilewright.reproduce.claim import NOT_STATED, Claim
 from tilewright.reproduce.experiment import Table
-from tilewright.reproduce.pictures import Picture
+from tilewright.reproduce.pictures import Curves, Picture
 from tilewright.reproduce.tileflow.study import chosen
 from tilewright.search.cost import Budget
 from tilewright.search.genetic import Genetic
@@ -95,7 +95,14 @@ class Report:
 
     @property
     def pictures(self) -> tuple[Picture, ...]:
-        return ()
+        curves = {"factors of TileFlow's dataflow": (self.factors, 1), "genomes": (self.trees, FACTORS_EACH)}
+        lines = {
+            name: tuple((float(trees * number), best) for number, best in enumerate(each.best, 1) if best is not None)
+            for name, (each, trees) in curves.items()
+        }
+        lines = {name: points for name, points in lines.items() if points}
+        title = f"searches of attention of {self.network} on {MACHINE}"
+        return (Curves(title, "trees", "best so far, in cycles", lines, steps=True, logarithmic=True),) if lines else ()
 
     @property
     def claims(self) -> tuple[Claim, ...]:

@@ -19,6 +19,7 @@ from tilewright.graph.search_options import SearchOptions
 from tilewright.machine.registry import resolve
 from tilewright.reproduce.claim import Claim
 from tilewright.reproduce.experiment import Table
+from tilewright.reproduce.pictures import Bars, Picture
 from tilewright.search.cost import Budget
 from tilewright.tiles.analysis import Analysis, LevelUse
 from tilewright.tiles.machines import resources
@@ -107,6 +108,32 @@ class Study:
             for shape, each in self.found.items()
         )
 
+    def pictures(
+        self, speedups: Mapping[str, float] | None = None, saved: Mapping[str, float] | None = None
+    ) -> tuple[Picture, ...]:
+        """Speed and words of DRAM of the fused dataflows beside the baseline's, with the published figures of all."""
+        groups = self.fused
+        faster = {shape: self._of(shape).speedup for shape in self.found}
+        less = {shape: self._of(shape).saved for shape in self.found}
+        return tuple(
+            Bars(f"{self.title.removesuffix(' of')} on {self.machine}: {title}", unit, groups, {
+                **({} if published is None else {"published": tuple(published[name] for name in groups)}),
+                **{shape: tuple(value(name) for name in groups) for shape, value in ours.items()},
+            }, ratios=ratios)
+            for title, unit, ours, published, ratios in (
+                (f"speed over {BASELINE}", "times", faster, speedups, True),
+                (f"words of DRAM less than {BASELINE}'s", "percent", less, saved, False),
+            )
+        )  # fmt: skip
+
+    def saved(self, name: str) -> float:
+        """Percent of the baseline's words of DRAM that are saved."""
+        return self.less(name, self.dram_words)
+
+    def _of(self, shape: str) -> Study:
+        """One shape of the study."""
+        return Study(self.title, self.machine, self.trials, {shape: self.found[shape]})
+
     def to_json(self) -> dict[str, Any]:
         keys = ("cycles", "speedup", "dram_words", "less_percent", "energy", "utilisation")
         shapes = {
@@ -130,7 +157,7 @@ class Study:
 
     def saves(self, claim: str, name: str, published: float, note: str = "") -> Claim:
         """A claim about the words of DRAM that are saved."""
-        ours = self.less(name, self.dram_words)
+        ours = self.saved(name)
         subject = f"DRAM words of {name} on {self.machine}"
         return points(claim, f"{subject}: {ours:.1f} % less, off by", ours, published, f"{self.why(name)}{note}")
 
@@ -180,12 +207,12 @@ class Study:
                 f"{100 * used:.1f} %", str(self.analysis(shape, name).bottleneck))  # fmt: skip
 
     def _numbers(self, shape: str, name: str) -> tuple[float, ...]:
-        one = Study(self.title, self.machine, self.trials, {shape: self.found[shape]})
+        one = self._of(shape)
         return (
             self.cycles(shape, name),
             one.speedup(name),
             self.dram_words(shape, name),
-            one.less(name, self.dram_words),
+            one.saved(name),
             self.energy(shape, name),
             self.utilisation(shape, name),
         )

@@ -382,3 +382,31 @@ def test_what_a_batch_answers_at_once_is_kept_although_the_time_is_over() -> Non
     again = iter([0.0, 0.0, *([9.0] * 1000)])
     one = minimise(COST, method, Budget(seconds=1), clock=lambda: next(again))
     assert (one.stopped, len(one.trace.steps)) == ("seconds", 1)
+
+
+class Remembered:
+    """Evaluations in memory."""
+
+    path = "memory"
+
+    def __init__(self) -> None:
+        self.stored: list[Step] = []
+        self.added: list[Step] = []
+
+    def append(self, step: Step) -> None:
+        self.added.append(step)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_evaluations_may_be_kept_elsewhere_than_in_a_file(name: str) -> None:
+    whole = run(name)
+    records = Remembered()
+    run(name, budget=Budget(23), trace=records)
+    assert tuple(records.added) == whole.trace.steps[:23]
+    records.stored, records.added = records.added, []
+    assert run(name, trace=records) == whole
+    assert (*records.stored, *records.added) == whole.trace.steps
+    records.stored = records.stored[:4] + records.stored[5:6]
+    with pytest.raises(InvalidFile, match="evaluation 5") as raised:
+        run(name, trace=records)
+    assert raised.value.where == "memory"

@@ -206,3 +206,25 @@ def test_damaged_json_names_the_place() -> None:
 def test_malformed_values_are_refused(build: Any, message: str) -> None:
     with pytest.raises(InvalidTree, match=message):
         build()
+
+
+def test_comments_are_read_over_and_written_where_they_are_asked_for() -> None:
+    tree = parse_tree("# head\n@L1 for m:2 # two\n{ seq[ @L0 for k:1 { op A }, # next\n @L0 for n:1 { op B } ] } # end")
+    text = print_tree(tree, indented=True, notes={(): "all of\nit", (0, 0): "first", (0,): "both"})
+    assert text.splitlines() == [
+        "# all of it",
+        "@L1 for m:2 {",
+        "  # both",
+        "  seq[",
+        "    # first",
+        "    @L0 for k:1 { op A },",
+        "    @L0 for n:1 { op B }",
+        "  ]",
+        "}",
+    ]
+    assert parse_tree(text) == tree
+    with pytest.raises(InvalidTree, match="found the end of the text"):
+        parse_tree("@L1 for m:2 { op A # }")
+    with pytest.raises(InvalidTree, match="found 'x'") as raised:
+        parse_tree("@L1 for m:2 # x\n x")
+    assert raised.value.where == "<text>:2:2"
