@@ -211,7 +211,9 @@ def test_files_that_are_no_run_are_refused(arguments: list[str], said: str) -> N
 
 def test_a_machine_that_states_latencies_has_every_step_timed() -> None:
     """As `validate` has it; others overlap phases, unless `--latency` says something else."""
-    run("validate", "tileflow", "--gemm", str(DATA / "tileflow_gemm_rtl.csv"), "--dump", "trees")
+    rows = (DATA / "tileflow_gemm_rtl.csv").read_text().splitlines()
+    Path("gemm.csv").write_text("\n".join(rows[:2]) + "\n")
+    run("validate", "tileflow", "--gemm", "gemm.csv", "--dump", "trees")
     tree = ("model", "trees/gemm-001.tile", "--machine", "tileflow-rtl")
     usual, steps, phases = (
         json.loads(run(*tree, *options, "--json"))
@@ -257,7 +259,7 @@ def test_memory_that_is_double_buffered_holds_what_is_streamed_twice() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "place", "value", "change"),
     [
-        ("shar[", "shar(", "chain.tile:9:7", "found '('", "write '[' here"),
+        ("shar[", "shar(", "chain.tile:10:7", "found '('", "write '[' here"),
         ("op C", "op Q", "tile tree", "op Q is no expression here", "one of C, E"),
         ("@L1 for m:4, l:2, k:4", "@L7 for m:4, l:2, k:4", "tile tree", "level L7 does not exist", "DRAM, L1, RF"),
         ("m:2, l:3", "m:3, l:3", "tile tree", "extent 8, but factors 3@DRAM*4@L1 = 12", "make m at DRAM 2"),
@@ -289,7 +291,7 @@ def test_a_memory_of_capacity_0_is_refused_with_its_line() -> None:
     said = run("model", "chain.tile", "--machine", "none.yaml", status=2)
     assert f"none.yaml:{line}" in said
     assert "capacity_bytes" in said
-    assert "1 or more" in said
+    assert "a whole number from 1" in said
 
 
 def test_a_row_that_lacks_a_value_is_refused_with_its_line() -> None:

@@ -25,7 +25,7 @@ from tilewright.graph.chain.trees import tree_of
 from tilewright.tiles.notation import print_tree
 from tilewright.tiles.resources import Level, Resources
 from tilewright.tiles.tests.executed import Execution
-from tilewright.tiles.tree import Leaf, Node, Scope, Stage, Tile
+from tilewright.tiles.tree import Kind, Leaf, Node, Scope, Stage, Tile
 
 
 class Walk:
@@ -130,6 +130,7 @@ class LevelWalk:
             self.run(node.child, at)
             self.staged.pop()
         elif isinstance(node, Scope):
+            assert node.kind is Kind.SEQ, "operators take turns, and what the next one does not need is gone"
             for child in node.children:
                 self.run(child, at)
         elif isinstance(node, Leaf):
