@@ -50,6 +50,8 @@ def test_numbers_of_a_plan_follow_from_each_other(name: str) -> None:
     hierarchy = three_levels()
     found = solve(CHAINS[name], hierarchy)
     assert len({plan.fused_in for plan in found.plans}) == 2 or name == "convolutions"
+    ranks = [(plan.time, sum(plan.seconds.values())) for plan in found.plans]
+    assert ranks == sorted(ranks)
     for plan in found.plans:
         assert plan.time == max(plan.seconds.values()) + 1e-6
         for outer, level in zip(hierarchy.levels, NAMES[1:], strict=False):
@@ -118,10 +120,10 @@ def _program(chain: Chain, candidate: Candidate, tiling: Tiling) -> object:
 
 
 class Uneven:
-    """Tiles of 4 of every loop of the first product, of 6 of the second."""
+    """The first product asks for more of m than the second one, and for less of l."""
 
     def quanta(self, compute: Compute) -> Mapping[str, int]:
-        return {axis.name: 4 if compute.name == "C" else 6 for axis in compute.loops}
+        return {"m": 6, "l": 4, "k": 4} if compute.name == "C" else {"m": 4, "l": 6, "n": 6}
 
 
 def test_a_shared_loop_has_the_larger_quantum() -> None:

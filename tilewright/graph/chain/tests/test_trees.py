@@ -7,6 +7,7 @@ from itertools import product
 
 import pytest
 
+from tilewright.expr.text import parse_graph
 from tilewright.graph.chain.candidates import candidates
 from tilewright.graph.chain.hierarchy import Hierarchy, Store
 from tilewright.graph.chain.levels import Levels, solve_levels
@@ -209,6 +210,15 @@ SMALL: dict[str, Computes] = {
     "two products": two_products(9, 5, 4, 7, 2),
     "three products, relus": three_products(6, 4, 5, 4, 3, relu=True),
     "attention": attention(6, 8, 3, 4),
+    "rows behind the second product": parse_graph("""
+        input A: f32[6, 4]
+        input B: f32[4, 7]
+        input D: f32[7, 8]
+        C: f32[m:6, l:7] += A[m, k] * B[k, l] over k:4
+        E: f32[m:6, n:8] += C[m, l] * D[l, n] over l:7
+        Z: f32[m:6] += exp(E[m, n]) over n:8
+        N: f32[m:6, n:8] = exp(E[m, n]) / Z[m]
+        output N""").nodes,
     "convolutions": two_convolutions(2, 8, 3, 2, (1, 1), (3, 3)),
     "strides": two_convolutions(2, 9, 3, 2, (2, 1), (3, 1)),
     "strides of the second": two_convolutions(2, 9, 2, 2, (1, 2), (1, 3)),
