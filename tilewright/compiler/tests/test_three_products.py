@@ -14,9 +14,10 @@ from hypothesis import given as draws
 from hypothesis import strategies as st
 
 from tests.covering import tries
+from tilewright.compiler.chains import proven_mappings
 from tilewright.compiler.compile import build, compile_graph
 from tilewright.compiler.plan import Plan, make_plan
-from tilewright.compiler.planning import Kernel
+from tilewright.compiler.planning import Kernel, Planning
 from tilewright.compiler.tests.edited_trees import given
 from tilewright.compiler.tests.test_fused_products import attention
 from tilewright.decision import Decision
@@ -26,6 +27,8 @@ from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph
 from tilewright.expr.ops import elementwise, linalg
 from tilewright.expr.text import parse_graph
+from tilewright.graph.groups import Group
+from tilewright.instruction.products import MappedProduct
 from tilewright.machine import resolve, resolve_cpu
 from tilewright.operator.products_tree import products_tree
 from tilewright.operator.rules import cpu_fused
@@ -143,10 +146,9 @@ def test_extents_of_one_may_leave_fewer_products(which: int) -> None:
     require_right(chain(tuple(sizes), ("max(@, 0.0)", "", "@ * 0.5")), threads=2)
 
 
-@pytest.mark.parametrize(("m", "l", "n"), [(50, 70, 31), (64, 7, 5), (64, 6, 3)])
-def test_products_that_read_links_as_their_second_factor(m: int, l: int, n: int) -> None:
-    """Where l is small, vectors of C are cheaper along m; they run along l, as those of E do."""
-    graph = parse_graph(f"""
+def second_factors(m: int, l: int, n: int) -> Graph:
+    """E = D·C reads C as its second factor, and G = E·U reads E as its first one."""
+    return parse_graph(f"""
         graph chain
         input A: f32[{m}, 17]
         input B: f32[17, {l}]
@@ -156,8 +158,27 @@ def test_products_that_read_links_as_their_second_factor(m: int, l: int, n: int)
         E: f32[n:{n}, l:{l}] += D[n, m] * C[m, l] over m:{m}
         G: f32[n:{n}, p:23] += E[n, l] * U[l, p] over l:{l}
         output G""")
+
+
+@pytest.mark.parametrize(("m", "l", "n"), [(50, 70, 31), (64, 7, 5)])
+def test_products_that_read_links_as_their_second_factor(m: int, l: int, n: int) -> None:
+    graph = second_factors(m, l, n)
     assert products_in(planned(graph, machine="host")) == [3]
     require_right(graph, threads=2)
+
+
+def test_vectors_of_a_link_run_along_what_reads_it_whatever_is_cheaper() -> None:
+    """Vectors of C along m and vectors of E along l, of which each is the cheaper one here, do not go together."""
+
+    def cost(each: MappedProduct) -> float:
+        columns, rows = each.columns.name, {axis.name for axis in each.rows}
+        return 0.0 if columns == "m" or (columns == "l" and "n" in rows) else 1.0
+
+    def chosen(planning: Planning, parts: tuple[Group, ...], fits: Any, _: Any) -> tuple[MappedProduct, ...] | None:
+        return proven_mappings(planning, parts, fits, cost)
+
+    with patch("tilewright.compiler.fused.proven_mappings", chosen):
+        require_right(second_factors(50, 70, 31))
 
 
 def test_a_loop_that_begins_with_the_second_product() -> None:
