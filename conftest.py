@@ -52,7 +52,7 @@ def pytest_collection_finish() -> None:
     They are rare, too: with the usual thresholds they take a tenth of the time of compilations, and there is memory.
     """
     gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    gc.set_threshold(600_000, 20, 50)
     gc.enable()
 
 

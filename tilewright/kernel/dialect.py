@@ -47,7 +47,7 @@ from xdsl.utils.exceptions import VerifyException
 from tilewright.kernel.host_loops import FirstOp as FirstOp
 from tilewright.kernel.host_loops import LoopOp as LoopOp
 from tilewright.kernel.host_loops import SliceOp as SliceOp
-from tilewright.kernel.operation import NUMBER, NUMBERS, KernelOp, verify_word, with_known_segments
+from tilewright.kernel.operation import NUMBER, NUMBERS, KernelOp, verify_word, with_direct_access
 from tilewright.kernel.programs import BlockRankOp as BlockRankOp
 from tilewright.kernel.programs import BufferOp as BufferOp
 from tilewright.kernel.programs import FuncOp as FuncOp
@@ -114,7 +114,6 @@ def _verify_access(op: LoadOp | StoreOp, tile: SSAValue) -> None:
         raise VerifyException(f"alignment of {align} bytes; a power of two")
 
 
-@with_known_segments
 @irdl_op_definition
 class LoadOp(KernelOp):
     """Read a tile: ``d[t] = view[offset + sum t*strides]`` where ``t < bounds`` in every dimension and mask[t], else 0.
@@ -204,7 +203,6 @@ class LoadBoxOp(KernelOp):
             raise VerifyException(f"a tensor of {list(extents)} with strides {list(strides)} in {self.view.type}")
 
 
-@with_known_segments
 @irdl_op_definition
 class StoreOp(KernelOp):
     """Write a tile where bounds and mask allow: ``view[offset + sum t*strides] = value[t]``.
@@ -616,6 +614,7 @@ OPERATIONS = (
     IotaOp, BroadcastOp, ReshapeOp, ConvertOp, RemainderOp, NormalCdfOp, NormalCdfTanhOp, CompareOp, SelectOp, CastOp,
     Tf32Op, ReduceOp, ScanOp, DotOp, EmptyRegistersOp,
 )  # fmt: skip
+with_direct_access(*OPERATIONS)
 
 
 def written_view(op: Operation) -> SSAValue | None:

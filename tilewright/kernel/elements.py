@@ -41,6 +41,7 @@ _FLOATS: dict[type[Attribute], np.dtype[Any]] = {
 _INTEGERS: dict[int, np.dtype[Any]] = {
     1: np.dtype(np.bool_), 8: np.dtype(np.int8), 16: np.dtype(np.int16), 32: np.dtype(np.int32), 64: np.dtype(np.int64),
 }  # fmt: skip
+_UNSIGNED = {kind: np.dtype(f"u{kind.itemsize}") for kind in _INTEGERS.values() if kind.kind == "i"}
 _COMPARISONS: dict[str, Element] = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
 }  # fmt: skip
@@ -67,7 +68,8 @@ def evaluate(op: Operation, *operands: Array) -> Array:
 
 def unsigned(value: Array) -> Array:
     """The same bits, read as unsigned integers; bool and floats as they are."""
-    return value.view(value.dtype.str.replace("i", "u")) if value.dtype.kind == "i" else value
+    kind = _UNSIGNED.get(value.dtype)
+    return value if kind is None else value.view(kind)
 
 
 def is_float(value: Array) -> bool:
@@ -111,12 +113,15 @@ def _integer(function: Element, is_unsigned: bool = False) -> Element:
     """An integer function; i1 goes through i8, where it is 0 and -1 (0 and 1 unsigned), and wraps to its low bit."""
 
     def apply(op: Operation, *operands: Array) -> Array:
-        if operands[0].dtype == np.bool_:
+        dtype = operands[0].dtype
+        if dtype.kind == "b":
             wide = [a.astype(np.int8) if is_unsigned else -a.astype(np.int8) for a in operands]
             return np.asarray(apply(op, *wide) & 1).astype(np.bool_)
-        dtype = operands[0].dtype
-        given = [unsigned(a) for a in operands] if is_unsigned else operands
-        return np.asarray(function(*given)).astype(unsigned(operands[0]).dtype if is_unsigned else dtype).view(dtype)
+        if is_unsigned:
+            given = [unsigned(a) for a in operands]
+            return np.asarray(function(*given)).astype(given[0].dtype).view(dtype)
+        result = function(*operands)
+        return result if result.dtype == dtype else np.asarray(result).astype(dtype)
 
     return apply
 

@@ -224,10 +224,59 @@ class _Access:
             self.relative += count * stride
         self.offset, self.view, self.mask = op.offset, op.view, op.mask
         self.bounds = list(zip(along, op.bounds, strict=True)) if op.bounds else []
+        self.distinct = not has_repeats(self.relative)  # so are the places of any of the elements
+
+
+#: An operation of a block: what runs it, and of those that only compute, what they take and where the result goes.
+_Step = tuple[Callable[..., Any], Operation, tuple[SSAValue, ...], SSAValue | None]
+
+
+class _Steps:
+    """The operations of a block in order, looked up once for all times that the block runs, and its terminator."""
+
+    def __init__(self, block: Block) -> None:
+        self.steps: list[_Step] = []
+        self.terminator: Operation | None = None
+        for op in block.ops:
+            if isinstance(op, scf.YieldOp | ReturnOp):
+                self.terminator = op
+                return
+            self.steps.append(_step(op))
+
+
+def _step(op: Operation) -> _Step:
+    if type(op) is arith.ConstantOp:
+        number = np.asarray(WHOLE[arith.ConstantOp](op))
+        number.flags.writeable = False  # every time that the block runs has this one
+        return (lambda op: number), op, (), op.results[0]
+    function = ELEMENT.get(op.name) or WHOLE.get(type(op))
+    if function is not None:
+        return function, op, op._operands, op.results[0]
+    return _HANDLERS.get(type(op), _refuse), op, (), None
+
+
+class _Known:
+    """What all programs of a launch share: how accesses lie, and the steps of blocks."""
+
+    def __init__(self) -> None:
+        self.accesses: dict[Operation, _Access] = {}
+        self.steps: dict[Block, _Steps] = {}
+
+    def access(self, op: LoadOp | StoreOp, tile: SSAValue) -> _Access:
+        access = self.accesses.get(op)
+        if access is None:
+            access = self.accesses[op] = _Access(op, shape(tile))
+        return access
+
+    def steps_of(self, block: Block) -> _Steps:
+        steps = self.steps.get(block)
+        if steps is None:
+            steps = self.steps[block] = _Steps(block)
+        return steps
 
 
 class _Program:
-    """One program of a launch, or one of its blocks: the values of its operations. `accesses` is shared by a launch."""
+    """One program of a launch, or one of its blocks: the values of its operations. `known` is shared by a launch."""
 
     def __init__(
         self,
@@ -235,28 +284,24 @@ class _Program:
         coordinates: Sequence[int],
         number: int,
         rank: int,
-        accesses: dict[Operation, _Access],
+        known: _Known,
         observer: Observer | None = None,
     ) -> None:
         self.kernel, self.coordinates, self.number, self.rank = kernel, coordinates, number, rank
-        self.accesses, self.observer = accesses, observer
+        self.known, self.observer = known, observer
         self.values: dict[SSAValue, Array] = {}
         self.views: dict[SSAValue, View] = {}
 
     def run(self, block: Block) -> list[Array]:
         """Run a block; the values that its terminator gives."""
-        values = self.values
-        for op in block.ops:
-            kind = type(op)
-            if (function := ELEMENT.get(op.name) or WHOLE.get(kind)) is not None:
-                values[op.results[0]] = np.asarray(function(op, *[values[operand] for operand in op._operands]))
-            elif kind in _HANDLERS:
-                _HANDLERS[kind](self, op)
-            elif isinstance(op, scf.YieldOp | ReturnOp):
-                return [self.values[operand] for operand in op.operands]
+        values, inside = self.values, self.known.steps_of(block)
+        for function, op, operands, result in inside.steps:
+            if result is None:
+                function(self, op)
             else:
-                self.fail(op, f"{op.name} is not an operation of tile programs")
-        raise AssertionError("verified blocks end with a terminator")
+                values[result] = np.asarray(function(op, *[values[operand] for operand in operands]))
+        assert inside.terminator is not None, "verified blocks end with a terminator"
+        return [values[operand] for operand in inside.terminator._operands]
 
     def scalar(self, value: SSAValue) -> int:
         return int(self.values[value])
@@ -267,44 +312,51 @@ class _Program:
 
     # Memory -----------------------------------------------------------------------------------------------------
 
-    def touched(self, op: LoadOp | StoreOp, tile: SSAValue) -> tuple[View, Array, Array]:
-        """The view of an access, the element number of every element of its tile, and which of them are touched."""
-        access = self.accesses.get(op)
-        if access is None:
-            access = self.accesses[op] = _Access(op, shape(tile))
+    def touched(self, op: LoadOp | StoreOp, tile: SSAValue) -> tuple[View, Array, Array | None]:
+        """The view of an access, the element number of every element of its tile, and which of them are touched.
+
+        None: all of them.
+        """
+        access = self.known.access(op, tile)
+        places = np.asarray(access.relative + self.scalar(access.offset))
+        if not access.bounds and access.mask is None:
+            return self.views[access.view], places, None
         active = np.ones(access.relative.shape, np.bool_)
         for count, bound in access.bounds:
             active &= count < self.scalar(bound)
         if access.mask is not None:
             active &= self.values[access.mask]
-        return self.views[access.view], access.relative + self.scalar(access.offset), active
+        return self.views[access.view], places, active
 
-    def read(self, op: Operation, view: View, places: Array, active: Array) -> Array:
+    def read(self, op: Operation, view: View, places: Array, active: Array | None) -> Array:
         """The elements at `places` where active, else 0."""
-        chosen = places[active]
-        self.check_bounds(op, view, places, active)
+        chosen = places.reshape(-1) if active is None else places[active]
+        self.check_bounds(op, view, places, chosen)
         if view.written is not None:
-            empty = ~view.written[chosen].all(axis=1)
-            if empty.any():
-                self.fail(op, f"reads element {chosen[empty][0]}, which nothing has written")
+            self.check_written(op, view.written[chosen], chosen)
         self.check_race(op, view, READ, chosen)
         self.observe(op, READ, chosen)
+        if active is None:
+            return np.asarray(view.array[places])
         result = np.zeros(np.shape(places), view.array.dtype)
         result[active] = view.array[chosen]
         return result
 
-    def write(self, op: Operation, view: View, places: Array, active: Array, value: Array) -> None:
-        chosen = places[active]
-        self.check_bounds(op, view, places, active)
+    def write(
+        self, op: Operation, view: View, places: Array, active: Array | None, value: Array, distinct: bool = False
+    ) -> None:
+        """Store elements of a tile at `places` where active; `distinct`: they are known to be different places."""
+        chosen = places.reshape(-1) if active is None else places[active]
+        self.check_bounds(op, view, places, chosen)
         if not view.array.flags.writeable:
             self.fail(op, "writes to an input or a constant")
-        if has_repeats(chosen):
+        if not distinct and has_repeats(chosen):
             self.fail(op, "two elements of one store have the same place")
         self.check_race(op, view, WRITE, chosen)
         self.observe(op, WRITE, chosen)
         if view.written is not None:
             view.written[chosen] = True
-        view.array[chosen] = value[active]
+        view.array[chosen] = value.reshape(-1) if active is None else value[active]
 
     def observe(self, op: Operation, kind: str, chosen: Array) -> None:
         if self.observer is not None and isinstance(op, LoadOp | StoreOp | GatherOp):
@@ -316,17 +368,27 @@ class _Program:
             earlier, position, _ = clash
             self.fail(op, f"race: {kind} element {chosen[position]}, which another program of this launch {earlier}")
 
-    def check_bounds(self, op: Operation, view: View, places: Array, active: Array) -> None:
-        """Refuse places outside the view: of the active elements, or of all where a load has none (see `LoadOp`)."""
-        chosen = places[active]
-        if not chosen.size and isinstance(op, LoadOp):
-            chosen = places
-        outside = (chosen < 0) | (chosen >= len(view.array))
-        if outside.any():
+    def check_written(self, op: Operation, written: Array, chosen: Array) -> None:
+        """Refuse to read an element of which a byte holds nothing; `written` has a row for each one."""
+        if not np.logical_and.reduce(written, axis=None):  # not `all`, a function of Python around this one
+            self.fail(op, f"reads element {chosen[~written.all(axis=1)][0]}, which nothing has written")
+
+    def check_bounds(self, op: Operation, view: View, places: Array, chosen: Array) -> None:
+        """Refuse places outside the view: of the `chosen` elements, or of all where a load has none (see `LoadOp`)."""
+        if not chosen.size:
+            if not isinstance(op, LoadOp) or not places.size:
+                return
+            chosen = places.reshape(-1)
+        if np.minimum.reduce(chosen) < 0 or np.maximum.reduce(chosen) >= len(view.array):
+            outside = (chosen < 0) | (chosen >= len(view.array))
             self.fail(op, f"touches element {chosen[outside][0]} of a view of {len(view.array)} elements")
 
 
 # Operations -----------------------------------------------------------------------------------------------------------
+
+
+def _refuse(program: _Program, op: Operation) -> None:
+    program.fail(op, f"{op.name} is not an operation of tile programs")
 
 
 def _run_program_id(program: _Program, op: ProgramIdOp) -> None:
@@ -357,7 +419,8 @@ def _run_load_box(program: _Program, op: LoadBoxOp) -> None:
 
 def _run_store(program: _Program, op: StoreOp) -> None:
     value = op.operands[0]  # `op.value`, which xDSL finds by counting all segments
-    program.write(op, *program.touched(op, value), program.values[value])
+    distinct = program.known.access(op, value).distinct
+    program.write(op, *program.touched(op, value), program.values[value], distinct)
 
 
 def _run_stage(program: _Program, op: StageOp) -> None:
@@ -400,20 +463,23 @@ def _run_gather(program: _Program, op: GatherOp) -> None:
 
 
 def _run_for(program: _Program, op: scf.ForOp) -> None:
-    low, high, step = (program.scalar(bound) for bound in (op.lb, op.ub, op.step))
+    bounds, initial = op._operands[:3], op._operands[3:]
+    low, high, step = map(program.scalar, bounds)
     if step <= 0:
         program.fail(op, f"steps by {step}; a step is positive")
-    carried = [program.values[value] for value in op.iter_args]
+    carried = [program.values[value] for value in initial]
     block = op.body.block
+    counter, states = block.args[0], block.args[1:]
+    dtype = dtype_of(counter.type)
     for index in range(low, high, step):
-        program.values[block.args[0]] = np.asarray(index, dtype_of(block.args[0].type))
-        program.values.update(zip(block.args[1:], carried, strict=True))
+        program.values[counter] = np.asarray(index, dtype)
+        program.values.update(zip(states, carried, strict=True))
         carried = program.run(block)
     program.values.update(zip(op.results, carried, strict=True))
 
 
 def _run_if(program: _Program, op: scf.IfOp) -> None:
-    region = op.true_region if program.values[op.cond] else op.false_region
+    region = op.regions[0 if program.values[op._operands[0]] else 1]
     results = program.run(region.block) if region.blocks else []
     program.values.update(zip(op.results, results, strict=True))
 
@@ -467,11 +533,11 @@ def _launch(
     if observer is not None:
         observer.launch(kernel)
     block = kernel.body.block
-    accesses: dict[Operation, _Access] = {}
+    known = _Known()
     for number in numbers:
         coordinates = [int(x) for x in np.unravel_index(int(number), kernel.extents)] if kernel.extents else []
         for rank in range(kernel.blocks):
-            program = _Program(kernel, coordinates, int(number) * kernel.blocks + rank, rank, accesses, observer)
+            program = _Program(kernel, coordinates, int(number) * kernel.blocks + rank, rank, known, observer)
             for argument, each in zip(block.args, given, strict=True):
                 if isinstance(each, View):
                     program.views[argument] = each

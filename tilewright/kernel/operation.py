@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
-from typing import Any, TypeVar, cast
+from operator import attrgetter
+from typing import Any, cast
 
 from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, StringAttr, UnitAttr, i32, i64
 from xdsl.ir import Attribute, Operation, Region, SSAValue
 from xdsl.irdl import AttrSizedOperandSegments, IRDLOperation, OptionalDef, ParsePropInAttrDict, VariadicDef, eq
-from xdsl.irdl.operations import BaseAttrAccessor
+from xdsl.irdl.operations import BaseAttrAccessor, BeforeVariadicSingleAccessor, VarIRConstruct
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright.kernel.tile_types import VALUES, i64s
@@ -17,7 +18,6 @@ from tilewright.kernel.tile_types import VALUES, i64s
 NUMBER = IntegerAttr.constr(eq(i64))
 NUMBERS = DenseArrayBase.constr(eq(i64))
 
-Defined = TypeVar("Defined", bound=type[IRDLOperation])
 Operands = SSAValue | Sequence[SSAValue] | None
 Property = Attribute | bool | int | str | Sequence[int] | None
 _SEGMENTS = AttrSizedOperandSegments.attribute_name
@@ -116,12 +116,27 @@ def _number(value: int) -> Attribute:
     return IntegerAttr(value, 64)
 
 
-def with_known_segments(definition: Defined) -> Defined:
-    """Decorates a definition: its operands are found without unpacking the sizes of segments at each access."""
-    for name, accessor in list(vars(definition).items()):
-        if isinstance(accessor, BaseAttrAccessor):
-            setattr(definition, name, _Segment(accessor))
-    return definition
+def with_direct_access(*definitions: type[IRDLOperation]) -> None:
+    """Let operands and results of these definitions be found by their place, which xDSL looks for at each access."""
+    for definition in definitions:
+        for name, accessor in list(vars(definition).items()):
+            if isinstance(accessor, BaseAttrAccessor):
+                setattr(definition, name, _Segment(accessor))
+            elif isinstance(accessor, BeforeVariadicSingleAccessor) and accessor.construct in _LISTS:
+                setattr(definition, name, _Single(_LISTS[accessor.construct], accessor.idx))
+
+
+_LISTS = {VarIRConstruct.OPERAND: attrgetter("_operands"), VarIRConstruct.RESULT: attrgetter("results")}
+
+
+class _Single:
+    """The operand or result at a place of its list."""
+
+    def __init__(self, values: Callable[[IRDLOperation], tuple[SSAValue, ...]], place: int) -> None:
+        self._values, self._place = values, place
+
+    def __get__(self, op: IRDLOperation, owner: type | None = None) -> SSAValue:
+        return tuple.__getitem__(self._values(op), self._place)
 
 
 class _Segment:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any
 
-from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, ModuleOp
-from xdsl.ir import Attribute, SSAValue
+from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, ModuleOp, UnregisteredOp
+from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.printer import Printer
+from xdsl.traits import IsolatedFromAbove
 
 
 def print_module(module: ModuleOp, locations: bool = False) -> str:
@@ -56,10 +58,34 @@ class _Printer(Printer):
         else:
             super().print_attribute(attribute)
 
+    def print_op(self, op: Operation) -> None:
+        """As that of xDSL, which asks each operation again what all of its kind have in common."""
+        if not _has_own_form(type(op)):
+            super().print_op(op)
+            return
+        self._print_results(op)
+        self.parts.append(op.name)
+        op.print(self)
+        if self.print_debuginfo:
+            self.parts.append(" ")
+            self.print_attribute(op.location)
+
     def print_ssa_value(self, value: SSAValue) -> str:
-        if value not in self._ssa_values and value.name_hint:
+        name = self._ssa_values.get(value)
+        if name is not None:
+            self.parts.append(f"%{name}")
+            return name
+        if value.name_hint:
             value.name_hint = re.sub(r"(_\d+)+$", "", value.name_hint) or None
         return super().print_ssa_value(value)
+
+
+@cache
+def _has_own_form(kind: type[Operation]) -> bool:
+    """Whether operations of this kind print themselves, with names that are those of the region around them."""
+    if kind.print is Operation.print or issubclass(kind, UnregisteredOp):
+        return False
+    return not any(isinstance(trait, IsolatedFromAbove) for trait in kind.traits)
 
 
 def _mixes_zeros(attribute: DenseIntOrFPElementsAttr[Any]) -> bool:

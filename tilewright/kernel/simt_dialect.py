@@ -6,6 +6,7 @@ from xdsl.ir import Dialect
 
 from tilewright.kernel import simt
 from tilewright.kernel.hopper import simt_async, simt_launches, simt_warpgroup
+from tilewright.kernel.operation import with_direct_access
 
 Simt = Dialect(
     "simt",
@@ -20,3 +21,4 @@ Simt = Dialect(
         simt_warpgroup.WarpgroupWaitOp,
     ],
 )  # fmt: skip
+with_direct_access(*Simt.operations)

@@ -6,5 +6,8 @@ from xdsl.ir import Dialect
 
 from tilewright.kernel import bulk_stores, circular_buffer
 from tilewright.kernel.dialect import OPERATIONS
+from tilewright.kernel.operation import with_direct_access
 
-Tile = Dialect("tile", [*OPERATIONS, *circular_buffer.OPERATIONS, *bulk_stores.OPERATIONS])
+OF_COPY_ENGINES = (*circular_buffer.OPERATIONS, *bulk_stores.OPERATIONS)
+Tile = Dialect("tile", [*OPERATIONS, *OF_COPY_ENGINES])
+with_direct_access(*OF_COPY_ENGINES)

@@ -50,7 +50,8 @@ class Touches:
 
     def clash(self, kind: str, units: Array, who: Array | int, base: int) -> tuple[str, int, int] | None:
         """Note an access; what else was done by another, at which position of `units`, and by whom (base: several)."""
-        who = np.broadcast_to(np.asarray(who, np.int64), units.shape)
+        if not isinstance(who, int):  # a number is compared as it is: to repeat it takes as long as a comparison
+            who = np.broadcast_to(np.asarray(who, np.int64), units.shape)
         for earlier in _AGAINST[kind]:
             if self.latest[earlier] < base:  # none since
                 continue

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import IntegerAttr, MemRefType, f32, i1
+from xdsl.dialects.builtin import IntegerAttr, MemRefType, TensorType, f32, i1
 from xdsl.ir import Block, SSAValue
 from xdsl.irdl import IRDLOperation
 
-from tilewright.kernel.dialect import BroadcastOp, LoadOp, StoreOp
+from tilewright.kernel.dialect import BroadcastOp, LoadOp, SelectOp, StoreOp
 from tilewright.kernel.integers import binary, index_constant
 from tilewright.kernel.operation import KernelOp
 from tilewright.kernel.simt import JoinOp
@@ -43,6 +43,15 @@ def test_operands_of_every_number_are_counted() -> None:
 def test_operands_of_another_number_are_refused(operands: tuple[SSAValue | None, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         KernelOp.__init__(BroadcastOp.__new__(BroadcastOp), *operands, results=[INDEX])
+
+
+def test_operands_and_results_are_found_by_their_place() -> None:
+    first, second = Block(arg_types=[TensorType(f32, [8]), TensorType(f32, [8])]).args
+    choice = SelectOp(MASK, first, second)
+    assert (choice.condition, choice.yes, choice.no) == (MASK, first, second)
+    assert choice.result is choice.results[0]
+    choice.operands[2] = first
+    assert choice.no is first
 
 
 @pytest.mark.parametrize("kind", [arith.AddiOp, arith.MuliOp, arith.AndIOp, arith.ShLIOp, arith.ShRUIOp])

@@ -109,10 +109,10 @@ def _products_of_torch(softmax: bool, inputs: Sequence[Array]) -> Callable[[], A
 
     a, b, d = map(torch.from_numpy, inputs)
 
-    @torch.inference_mode()
     def call() -> Any:
-        c = torch.matmul(a, b)
-        return torch.matmul(c.softmax(-1) if softmax else c, d)
+        with torch.inference_mode():
+            c = torch.matmul(a, b)
+            return torch.matmul(c.softmax(-1) if softmax else c, d)
 
     return call
 
@@ -126,9 +126,9 @@ def _attention_of_torch(inputs: Sequence[Array]) -> Callable[[], Any]:
     key = key.transpose(-1, -2)
     attention = torch.nn.functional.scaled_dot_product_attention
 
-    @torch.inference_mode()
     def call() -> Any:
-        return attention(query, key, value, scale=1.0)
+        with torch.inference_mode():
+            return attention(query, key, value, scale=1.0)
 
     return call
 
