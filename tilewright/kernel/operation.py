@@ -116,7 +116,7 @@ def _number(value: int) -> Attribute:
     return IntegerAttr(value, 64)
 
 
-def with_direct_access(*definitions: type[IRDLOperation]) -> None:
+def with_direct_access(*definitions: type[Operation]) -> None:
     """Let operands and results of these definitions be found by their place, which xDSL looks for at each access."""
     for definition in definitions:
         for name, accessor in list(vars(definition).items()):

@@ -121,7 +121,8 @@ def empty_loads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     original = interpreter._Program.read
 
     def read(self: Any, op: Any, view: Any, places: Any, active: Any) -> Any:
-        found.extend([np.size(places)] if np.size(places) and not np.any(active) else [])
+        nothing = active is not None and np.size(places) and not np.any(active)
+        found.extend([np.size(places)] if nothing else [])
         return original(self, op, view, places, active)
 
     monkeypatch.setattr(interpreter._Program, "read", read)

@@ -16,7 +16,7 @@ from tests.covering import some
 from tests.random_kernels import random_kernel
 from tilewright.kernel.axis_info import ANYTHING, AxisAnalysis, AxisInfo
 from tilewright.kernel.dialect import FuncOp, element, shape
-from tilewright.kernel.interpreter import _Program
+from tilewright.kernel.interpreter import _Known, _Program
 from tilewright.kernel.text import parse_module
 from tilewright.kernel.views import View
 
@@ -65,9 +65,9 @@ def hold(value: SSAValue, array: Array, info: AxisInfo) -> None:
 def run(kernel: FuncOp, arrays: Iterable[Array]) -> int:
     """Run a program at every point of the grid; how many values were told something of."""
     views, told = [View(array, None) for array in arrays], 0
-    facts = AxisAnalysis(kernel)
+    facts, known = AxisAnalysis(kernel), _Known()
     for number in range(kernel.programs):
-        program = _Program(kernel, [int(x) for x in np.unravel_index(number, kernel.extents)], number, 0, {})
+        program = _Program(kernel, [int(x) for x in np.unravel_index(number, kernel.extents)], number, 0, known)
         program.values = watched = Watched(facts)
         program.views.update(zip(kernel.body.block.args, views, strict=True))
         with np.errstate(all="ignore"):  # as a launch has it
