@@ -46,7 +46,7 @@ def test_a_run_has_every_contender_that_is_installed() -> None:
     plain, softmax = found.chains
     assert set(plain.by_name) == {ONE, APART} | installed - {ATTENTION}
     assert set(softmax.by_name) == {ONE, APART} | installed
-    assert all(0 < each.seconds < 600 for chain in found.chains for each in chain.timings)  # however busy the machine is
+    assert all(0 < each.seconds < 600 for chain in found.chains for each in chain.timings)  # on a busy machine too
     assert claim(found, "convolution chains: gain over Ansor").verdict == "open"
 
 
