@@ -79,7 +79,7 @@ GRAPHS: dict[Build, int] = {
     chain_of_selects: 34,
     residual: 25,
     scaled_products: 8,
-    grouped_convolutions: 3,
+    grouped_convolutions: 6,  # of n products in turn, 2 n - 3 pairs and triples may be one kernel
     row_groups: 30,
     fan_out_and_in: 85,
     wide_sum: 150,

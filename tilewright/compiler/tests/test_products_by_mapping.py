@@ -148,7 +148,7 @@ def test_constant_filters_are_the_vector_whichever_order_a_record_names_the_type
     graph = convolution("u8", "i8", "i32")
     graph = replace(graph, inputs=graph.inputs[:1], constants={"filters": np.ones((19, 7, 3, 3), np.int8)})
     (decision,) = instructions(make_plan(graph, resolve_cpu(machine), 1))
-    assert decision.chosen.startswith(f"(pq|f|crs) on {family}_")
+    assert f"|f|crs) on {family}_" in decision.chosen  # which loops are rows follows from the register tile
 
 
 @pytest.mark.parametrize(("a", "b", "instruction"), [("i8", "i8", "sdot"), ("u8", "u8", "udot"), ("u8", "i8", "usdot")])
