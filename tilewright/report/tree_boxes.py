@@ -24,12 +24,12 @@ def drawn(picture: TreePicture, columns: int | None = None) -> str:
 
 def _framed(shape: Shape, columns: int | None) -> list[str]:
     """The lines of a shape with its frame, all equally wide."""
-    room = None if columns is None else max(_LEAST, columns - _EDGES)
-    blocks = [_framed(each, room) for each in shape.inside]
+    most = None if columns is None else max(_LEAST, columns - _EDGES)
+    blocks = [_framed(each, most) for each in shape.inside]
     if shape.beside:
         beside = _side_by_side([_framed(each, None) for each in shape.inside])
-        blocks = [beside] if room is None or len(beside[0]) <= room else blocks
-    body = [_cut(line, room) for _, line in shape.lines] + [line for block in blocks for line in block]
+        blocks = [beside] if most is None or len(beside[0]) <= most else blocks
+    body = [_cut(line, most) for _, line in shape.lines] + [line for block in blocks for line in block]
     width = max(map(len, body))
     upper_left, upper_right, lower_right, lower_left, across, down = _FRAMES[shape.kind]
     edge = across * (width + 2)
@@ -47,5 +47,5 @@ def _side_by_side(blocks: Sequence[Sequence[str]]) -> list[str]:
     return [" ".join(row) for row in zip(*padded, strict=True)]
 
 
-def _cut(line: str, room: int | None) -> str:
-    return line if room is None or len(line) <= room else line[: room - 1] + "…"
+def _cut(line: str, columns: int | None) -> str:
+    return line if columns is None or len(line) <= columns else line[: columns - 1] + "…"

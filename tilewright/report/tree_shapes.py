@@ -1,4 +1,4 @@
-"""What a picture of a tile tree shows, whoever draws it: lines of text in boxes that stand inside each other.
+"""What a picture of a tile tree shows, whoever draws it: lines of text in frames, one inside the other.
 
 A tile whose steps have their data one level further in says how many bytes of which tensor that is. `tile_trees` draws
 shapes in SVG, `tree_boxes` in characters for a terminal.

@@ -1,8 +1,9 @@
 """What the host reaches, measured at first use: cycles of every intrinsic, bandwidth of every memory level.
 
 The result is the description of the host with measured rates, a machine file like any other. It lies in the cache
-directory under the identity of the processor, so that a program measures once per machine. A measurement takes about
-a second; the best of many short runs counts, so that other programs on the machine change little.
+directory under the identity of the processor, so that a program measures once per machine. A measurement takes
+two to four seconds. The best of many short runs counts, so that other programs on the machine change little; of
+broadcasts, the mean of longer ones.
 """
 
 from __future__ import annotations

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
 
 from tilewright.expr.core import Axis, Const, Expr, Read, Tensor
+from tilewright.instruction import product_cost
 from tilewright.instruction.model import Hierarchy, combined, hierarchy
 from tilewright.instruction.product_cost import (
     OVERLAP_BYTES,
@@ -53,6 +55,17 @@ def test_one_tile_takes_its_steps() -> None:
     whole = combined((100 * step, 24), OVERLAP_BYTES) + TILE_CYCLES
     assert found.timings[0].compute_cycles == pytest.approx(whole / 100)
     assert found.bottleneck == ("registers", "compute")
+
+
+def test_loops_are_tried_in_caches_of_several_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A panel that exceeds a cache by little does not cost as if all of it came from the next one."""
+    work, point = gemm(240, 256, 150), tiled(6, 64, order=("i", "j"))
+    mean, each = seconds(work, point), []
+    for holds in product_cost.HOLDS:
+        monkeypatch.setattr(product_cost, "HOLDS", (holds,))
+        each.append(seconds(work, point))
+    assert min(each) < mean < max(each)
+    assert mean == pytest.approx(fmean(each))
 
 
 def test_large_products_come_near_the_peak() -> None:

@@ -32,6 +32,7 @@ from tilewright.machine import (
 from tilewright.machine import features as feature_tables
 from tilewright.machine.detect import SYSTEM, base_machine, described, host_limited_to, named_machine
 from tilewright.machine.reading import FILES
+from tilewright.machine.roofline import LaunchModel
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -519,3 +520,13 @@ def test_the_host_reads_files_of_cpus_only(monkeypatch: pytest.MonkeyPatch) -> N
     assert base.name == "znver5"
     assert read
     assert {registry.resolve(name).kind for name in read} == {"cpu"}
+
+
+def test_what_a_shared_cache_does_not_hold_comes_from_memory() -> None:
+    machine = resolve_cpu("znver5")
+    *inner, last = machine.caches
+    shared = replace(machine, caches=(*inner, replace(last, held_bytes=last.bytes // 4)))
+    moved = last.bytes // 2
+    whole, part = (LaunchModel(each, 1, moved).time(0.0, 1, moved) for each in (machine, shared))
+    assert (whole.bound, part.bound) == (last.name, "memory")
+    assert part.seconds > whole.seconds
