@@ -48,7 +48,8 @@ def records(machine: Cpu) -> Registry:
 
 def mappings(planning: Planning, machine: Cpu) -> CpuProducts:
     """How products are mapped to the machine's intrinsics."""
-    return CpuProducts(planning.intrinsics, machine, planning.constants)
+    given = {tensor.name for tensor in planning.graph.inputs} | planning.constants.keys()
+    return CpuProducts(planning.intrinsics, machine, planning.constants, given)
 
 
 def join_products(planning: Planning, steps: Sequence[Group | Loop], machine: Cpu) -> list[Group | Loop]:

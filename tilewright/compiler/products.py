@@ -29,12 +29,14 @@ from tilewright.operator.product_loops import merge_product_loops
 from tilewright.operator.product_point import ProductPoint
 from tilewright.operator.product_space import ProductSpace
 from tilewright.operator.registers import epilogue_in_loop
+from tilewright.operator.row_lines import crowded, waiting_cycles
 from tilewright.operator.rules.cpu_fused import kernel_cycles
 from tilewright.operator.rules.cpu_product import blocks_of, choose_point, depth_block, depth_blocks, scheduled_product
 from tilewright.tiles.product import Operand, Product, flat_product
 from tilewright.tiles.windows import inside
 
-ROWS_WORTH_PACKING = 64  # a contiguous b is read where it is by a product with fewer rows, or as many
+# Rows up to which a contiguous b is read where it is, if L2 holds it and if not: then a panel has a page for each step.
+ROWS_WORTH_PACKING = 64, 16
 SMALLEST_DEPTH = 16  # points of a k loop that is cut in two
 
 
@@ -109,6 +111,7 @@ class ProductPlan:
         tile = point.tile(work)
         running = self.proven(work, tile)
         plan.decisions.insert(self.position, replace(self.decision, chosen=str(running)))
+        work = self._spread_rows(work, tile, blocks)
         if packs:
             block = self._depth_block(work, point) if asked is None else 0
             if given is not None:
@@ -252,12 +255,40 @@ class ProductPlan:
         if source.name not in self.producers and not self._wants_neighbours(self.planning.layout(source)):
             return
         dim = self._walked_dimensions()[-1]
-        read, order = with_last(source, dim)
-        names = (index.name for index in order.indices)
         reason = f"{product.instruction} takes {product.group} neighbours of dimension {dim} at once"
-        near, _ = self._relaid(read, order, reason)
-        self.a = near.output[order.places(dict(zip(names, product.a.indices, strict=True)))]
-        self.packed[product.a] = self.a
+        self._store_again(*with_last(source, dim), reason)
+
+    def _store_again(self, read: Read, order: Order, reason: str) -> None:
+        """Let the broadcast operand be a copy of its whole tensor, which `read` takes, in another order."""
+        names = (index.name for index in order.indices)
+        copy, _ = self._relaid(read, order, reason)
+        self.a = copy.output[order.places(dict(zip(names, self.product.a.indices, strict=True)))]
+        self.packed[self.product.a] = self.a
+
+    def _spread_rows(self, work: Product, tile: Mapping[str, int], blocks: Mapping[str, int]) -> Product:
+        """The product with its broadcast operand copied to longer rows, where those of a tile crowd a set of L1.
+
+        Only where that saves more cycles than the copy takes.
+        """
+        source = self.a.tensor
+        stored = self.planning.stored(source)
+        waiting = waiting_cycles(work, tile, blocks, stored.bytes, self.machine)
+        copying = 2 * stored.bytes * self.machine.nominal_clock_hz / self.machine.dram.bytes_per_second
+        if waiting <= copying or self.a != self.product.a or any(map(any, stored.layout.halo)):
+            return work
+        read, order = with_last(source, len(source.shape) - 1)
+        *others, last = order.digits
+        line = self.machine.caches[0].line_bytes // dtypes.size_bytes(source.dtype)
+        order = replace(order, digits=(*others, replace(last, extent=-(-last.extent // line) * line + line)))
+        spread = Operand(stored.flat, address(row_major(order.shape), self.a.indices))
+        rows = [tile.get(axis.name, 1) for axis in work.rows]
+        if crowded(spread, work.rows, rows, self.machine.caches[0]):
+            return work
+        reason = (
+            f"rows of a tile lie in one set of L1, and would wait {waiting:.0f} cycles; the copy takes {copying:.0f}"
+        )
+        self._store_again(read, order, reason)
+        return self._work(self._plain_operand(), self.packs)
 
     def _wants_neighbours(self, layout: Packed) -> bool:
         """Whether a, stored like this, is stored again, so that an instruction on groups finds neighbours in it."""
@@ -345,10 +376,16 @@ class ProductPlan:
         if b.tensor.name in self.planning.buffers:
             return False
         constant = b.tensor.name in self.planning.constants
-        if constant or not is_plain(b) or self.product.group > 1 or rows > ROWS_WORTH_PACKING:
+        near, far = ROWS_WORTH_PACKING
+        few = near if b.tensor.size_bytes <= self._near_bytes() else far
+        if constant or not is_plain(b) or self.product.group > 1 or rows > few:
             return True
         form = affine(address(layout, b.indices))
         return form is None or form.coefficient(self.product.columns) != 1
+
+    def _near_bytes(self) -> int:
+        """The size of L2, or of the only cache."""
+        return self.machine.caches[min(1, len(self.machine.caches) - 1)].bytes
 
     def _plain_operand(self) -> Operand:
         """b before it is packed, row by row where the node does not read it like this."""

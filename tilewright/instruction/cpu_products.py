@@ -9,24 +9,32 @@ predicted time wins.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from math import prod
 
 from tilewright.dataclass import dataclass
 from tilewright.decision import Cost, Refusal
 from tilewright.expr import dtypes
+from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Read
 from tilewright.instruction.products import MappedProduct, is_plain, iterations, loops_of
 from tilewright.intrinsics.intrinsic import Intrinsic
 from tilewright.intrinsics.registry import Registry, targets_of
 from tilewright.machine.description import Cpu
 
+CYCLES_ACROSS_LINES = 0.8  # of a row in a step whose element is in another line than that of the step before: Zen 3
+
 
 @dataclass(frozen=True, eq=False)
 class CpuProducts:
-    """What a CPU says about products; see `products.Target`. `constants` are packed when a graph is compiled."""
+    """What a CPU says about products; see `products.Target`.
+
+    `constants` are packed when a graph is compiled; `given` are tensors that are stored as their dimensions say.
+    """
 
     registry: Registry
     machine: Cpu
     constants: Collection[str] = ()
+    given: Collection[str] = ()
     packs: bool = True
 
     def records(self, factors: tuple[Read, Read], result: str, refused: list[Refusal]) -> list[tuple[Intrinsic, ...]]:
@@ -104,8 +112,8 @@ class CpuProducts:
         return sorted(found, key=key)
 
     def cost(self, product: MappedProduct) -> Cost:
-        """Calls at full rate, partly filled vectors and groups included, and bytes of packing and copying out at the
-        rate of main memory.
+        """Calls at full rate, partly filled vectors and groups included, what rows wait for that are read across lines,
+        and bytes of packing and copying out at the rate at which one core has main memory.
 
         A variable vector operand is packed once: read and written. So is a result whose last dimension is not the
         vector, where all but that one are dimensions of the rows (others may be stored as the kernel likes), and any
@@ -124,7 +132,19 @@ class CpuProducts:
             )
         if _transposed(product) or product.columns != _last_vector(product):
             moved += 2 * compute.output.size * dtypes.size_bytes(compute.output.dtype)
-        return Cost(cycles + moved * self.machine.nominal_clock_hz / self.machine.dram.bytes_per_second, bytes=moved)
+        cycles += self._across_lines(product)
+        return Cost(cycles + moved * self.machine.nominal_clock_hz / _core_bytes_per_second(self.machine), bytes=moved)
+
+    def _across_lines(self, product: MappedProduct) -> float:
+        """Cycles for rows of a whose neighbours along a sum lie in other lines: each step reads a line for each row."""
+        last = affine(product.a.indices[-1]) if product.a.indices else None
+        near = last is None or any(abs(last.coefficient(axis)) == 1 for axis in product.depth)
+        if near or product.a.tensor.name not in self.given:
+            return 0.0
+        _, vectors = min(product.shapes, key=lambda shape: sum(shape) / prod(shape))
+        others = iterations([axis for axis in product.compute.loops if axis != product.columns])
+        tiles = -(-product.columns.size // (product.lanes * vectors))
+        return CYCLES_ACROSS_LINES * others * tiles / product.group
 
     def reason(self, product: MappedProduct) -> str:
         """The cost in words."""
@@ -140,6 +160,10 @@ class CpuProducts:
         record = product.records[0]
         copied = 2 * product.compute.output.size_bytes * _transposed(product)
         return record.cost.issue_cycles / record.macs, packed + copied
+
+
+def _core_bytes_per_second(machine: Cpu) -> float:
+    return machine.dram.bytes_per_second_per_core or machine.dram.bytes_per_second
 
 
 def _transposed(product: MappedProduct) -> bool:

@@ -6,7 +6,6 @@ The cost by which the rules choose register tiles, and with the bytes of a kerne
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import product
@@ -16,9 +15,10 @@ from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import COSTLY, Apply, Axis, Cast, Const, Expr, Read, walk
 from tilewright.expr.dtypes import INDEX, is_float
-from tilewright.machine.description import Cache, Cpu
+from tilewright.machine.description import Cpu
 from tilewright.machine.roofline import OVERLAP
 from tilewright.operator.product_point import ProductPoint
+from tilewright.operator.row_lines import crowded
 from tilewright.tiles.kernel import Kernel, Statement, joined
 from tilewright.tiles.parts import RegisterTile, register_tiles
 from tilewright.tiles.product import Product
@@ -31,7 +31,6 @@ EXTREME_INSTRUCTIONS = 3  # of floats where NaN wins: extreme, comparison, selec
 MEAN_INSTRUCTIONS = 2  # of a running mean: what deviates from it, times the share of an element, is added
 COSTLY_INSTRUCTIONS = 30  # of costly functions that were not counted, an order of magnitude
 ISSUE_WIDTH = 4  # vector instructions per cycle: Zen 5 issues four, Golden Cove three
-CROWDED = 3  # of the ways of L1, the part that rows may take beside panels and what is fetched ahead: Zen 5
 Ports = tuple[float, float, float]  # multiply-adds, loads and stores of a core in a cycle
 Extra = tuple[float, float, float]  # instructions beside those of a product in its own type: of a row, a vector, a sum
 NOTHING_EXTRA: Extra = (0.0, 0.0, 0.0)
@@ -113,25 +112,11 @@ def cycles_from_memory(work: Product, rows: Sequence[int], vectors: int, machine
     level = next((cache for cache in outer if b_bytes <= cache.bytes), None)
     per_cycle = level.bytes_per_cycle if level else machine.dram.bytes_per_second / machine.nominal_clock_hz
     moved = b_bytes / (per_cycle or machine.vector_bits / 8)
-    if CROWDED * _lines_in_one_set(work, rows, first) > first.lines_per_set:
+    if crowded(work.a, work.rows, rows, first):
         return cycles + moved
     share = cycles / prod(-(-axis.size // size) for axis, size in zip(work.rows, rows, strict=True))
     arriving: float = (share**OVERLAP + moved**OVERLAP) ** (1 / OVERLAP)
     return cycles - share + arriving
-
-
-def _lines_in_one_set(work: Product, rows: Sequence[int], cache: Cache) -> int:
-    """The most rows of a tile whose elements of a, of one step of k, lie in one set of a cache."""
-    form = affine(work.a.index)
-    if form is None:
-        return 1
-    size = dtypes.size_bytes(work.a.tensor.dtype)
-    steps = [form.coefficient(axis) * size for axis in work.rows]
-    lines = {
-        sum(step * place for step, place in zip(steps, places, strict=True)) // cache.line_bytes
-        for places in product(*map(range, rows))
-    }
-    return max(Counter(line % cache.sets for line in lines).values())
 
 
 def _pieces(extent: int, size: int) -> list[tuple[int, int]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,6 +15,7 @@ from tilewright.compiler.plan import Plan, make_plan
 from tilewright.compiler.planning import ChooseProduct
 from tilewright.compiler.program import Placement
 from tilewright.compiler.tests.test_products_by_mapping import BUILD, OPERATORS
+from tilewright.compiler.tests.test_review import agrees, machine_with_small_caches
 from tilewright.expr import dtypes
 from tilewright.expr.core import Compute, static_shape
 from tilewright.expr.evaluate import evaluate
@@ -293,3 +296,38 @@ def test_kernels_are_named_after_products_and_no_two_alike() -> None:
     assert len(set(names)) == len(names)
     assert {"conv+added+y", "y.unpacked"} <= set(names)
     assert plan.products["conv"]["kernel"] == "conv+added+y"
+
+
+@pytest.mark.parametrize(("depth", "spread"), [(2048, True), (2064, False), (512, False)])
+def test_rows_that_would_crowd_one_set_of_l1_are_copied_to_longer_ones(depth: int, spread: bool) -> None:
+    """Rows of 8192 bytes share a set, and 96 of them are more than L2 holds; 96 rows of 2048 bytes are not."""
+    b = GraphBuilder()
+    x, w = b.input("X", (384, depth), "f32"), b.input("W", (depth, 256), "f32")
+    plan = make_plan(b.finish([linalg.matmul(x, w)]), resolve_cpu("znver3"), 1)
+    chosen = [decision for decision in plan.decisions if decision.subject == "layout of X"]
+    assert len(chosen) == spread
+    if spread:
+        assert chosen[0].chosen.startswith("[i0:384 i1:2064] as ")
+        assert "rows of a tile lie in one set of L1, and would wait" in chosen[0].reason
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("m", "n", "k"), [(97, 257, 256), (61, 401, 512), (128, 193, 384)])
+def test_a_product_of_spread_rows_is_right(tmp_path: Path, m: int, n: int, k: int, threads: int) -> None:
+    """With caches of 1, 32 and 64 KiB the rows of small products crowd a set, and L2 does not hold them."""
+    b = GraphBuilder()
+    x, w, bias = b.input("X", (m, k), "f32"), b.input("W", (k, n), "f32"), b.input("B", (n,), "f32")
+    graph = b.finish([elementwise.relu(linalg.matmul(x, w) + bias)])
+    machine = machine_with_small_caches(tmp_path, (1, 32, 64))
+    plan = make_plan(graph, resolve_cpu(machine), threads)
+    assert any(decision.subject == "layout of X" for decision in plan.decisions)
+    agrees(graph, machine, threads)
+
+
+@pytest.mark.parametrize(("rows", "panels"), [(4, False), (16, False), (64, True), (128, True)])
+def test_a_product_of_more_than_a_few_rows_packs_its_second_input(rows: int, panels: bool) -> None:
+    """As the broadcast operand W would be read across its lines, 8192 bytes apart."""
+    b = GraphBuilder()
+    x, w = b.input("X", (rows, 2048), "f32"), b.input("W", (2048, 2048), "f32")
+    plan = make_plan(b.finish([linalg.matmul(x, w)]), resolve_cpu("znver3"), 1)
+    assert any(decision.subject == "layout of W" for decision in plan.decisions) == panels

@@ -34,6 +34,7 @@ from tilewright.operator.statements import (
     point_count,
     values_in,
 )
+from tilewright.operator.strips import STRIP_LINES, strip_loops
 from tilewright.tiles.build import in_program, register_tile, rooted, staged, tile
 from tilewright.tiles.kernel import Kernel, Statement
 from tilewright.tiles.loops import SpatialLoop
@@ -64,7 +65,7 @@ def schedule_rows(
     outer, inner = outer_loops(statements), inner_loops(statements)
     vector = _vector_loop(statements, lanes)
     if vector is None:
-        blocks = _programs(statements, {}, threads)
+        blocks = _programs(statements, outer, {}, threads)
         loops = [SpatialLoop(axis, 1, blocks.get(axis.name, 1)) for axis in outer]
         kernel = Kernel(statements, row_tree(statements, loops, caches=machine.caches))
         return kernel, Decision(f"vector of {subject}", "none", "no loop has stride 1 in the output")
@@ -73,10 +74,14 @@ def schedule_rows(
     length = min(4 * lanes, -(-extent // lanes) * lanes) if extent >= lanes else extent
     unroll, unroll_extent = "", 1
     order: tuple[str, ...] = ()
-    crossed = crossed_read(statements, vector, lanes)
+    crossed, strip = crossed_read(statements, vector, lanes), strip_loops(statements, vector)
     if crossed is not None:
         unroll, unroll_extent, length = crossed[0].name, lanes, lanes
         order = order_of_squares(statements, vector, *crossed, machine.caches[0])
+    elif strip is not None:
+        unroll, unroll_extent = strip[0].name, min(STRIP_LINES, strip[0].size)
+        outer = (*(axis for axis in outer if axis not in (*strip, vector)), *strip, vector)
+        order = tuple(axis.name for axis in outer)
     elif inner and not inside:
         candidate = _reuse_loop(statements, vector)
         if candidate is not None:
@@ -86,7 +91,7 @@ def schedule_rows(
     streams = _streams(statements, machine) if length % lanes == 0 else ()
     way = _way(statements, vector, length, lanes, machine, threads, streams)
     joined, stages = way.joined, way.starts
-    blocks = _programs(statements, tiled, threads, len(stages))
+    blocks = _programs(statements, outer, tiled, threads, len(stages))
     places = {name: place for place, name in enumerate(order or (unroll, vector.name))}
     loops = [
         SpatialLoop(axis, tiled.get(axis.name, 1), blocks.get(axis.name, 1), lanes if axis == vector else 0)
@@ -416,15 +421,17 @@ def _sweep_bytes(statements: Statements, vector: Axis) -> int:
     return sum(found.values())
 
 
-def _programs(statements: Statements, tiled: dict[str, int], threads: int, stages: int = 0) -> dict[str, int]:
-    """Distribute the outer loops, outermost first, until programs are small or many; a pipeline wants long ones."""
+def _programs(
+    statements: Statements, loops: Sequence[Axis], tiled: dict[str, int], threads: int, stages: int = 0
+) -> dict[str, int]:  # fmt: skip
+    """Distribute outer loops, outermost first, until programs are small or many; a pipeline wants long ones."""
     work = point_count(statements) * _cost_per_point(statements)
     most = (2 * PROGRAMS_PER_THREAD if stages else 64) * threads
     wanted = min(max(1, work // ELEMENTS_PER_PROGRAM), most)
     if threads == 1:
         wanted = 1
     blocks: dict[str, int] = {}
-    for axis in outer_loops(statements):
+    for axis in loops:
         tiles = -(-axis.size // tiled.get(axis.name, 1))
         share = int(min(tiles, wanted))
         if share > 1:
