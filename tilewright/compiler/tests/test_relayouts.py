@@ -312,13 +312,13 @@ def test_rows_that_would_crowd_one_set_of_l1_are_copied_to_longer_ones(depth: in
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize(("m", "n", "k"), [(97, 257, 256), (61, 401, 512), (128, 193, 384)])
+@pytest.mark.parametrize(("m", "n", "k"), [(97, 517, 256), (61, 401, 512), (193, 263, 256)])
 def test_a_product_of_spread_rows_is_right(tmp_path: Path, m: int, n: int, k: int, threads: int) -> None:
-    """With caches of 1, 32 and 64 KiB the rows of small products crowd a set, and L2 does not hold them."""
+    """With caches of 8, 32 and 64 KiB the rows of small products crowd a set, and L2 does not hold them."""
     b = GraphBuilder()
     x, w, bias = b.input("X", (m, k), "f32"), b.input("W", (k, n), "f32"), b.input("B", (n,), "f32")
     graph = b.finish([elementwise.relu(linalg.matmul(x, w) + bias)])
-    machine = machine_with_small_caches(tmp_path, (1, 32, 64))
+    machine = machine_with_small_caches(tmp_path, (8, 32, 64))
     plan = make_plan(graph, resolve_cpu(machine), threads)
     assert any(decision.subject == "layout of X" for decision in plan.decisions)
     agrees(graph, machine, threads)
