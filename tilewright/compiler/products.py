@@ -29,7 +29,7 @@ from tilewright.operator.product_loops import merge_product_loops
 from tilewright.operator.product_point import ProductPoint
 from tilewright.operator.product_space import ProductSpace
 from tilewright.operator.registers import epilogue_in_loop
-from tilewright.operator.row_lines import crowded, waiting_cycles
+from tilewright.operator.row_lines import slices_leave, waiting_cycles
 from tilewright.operator.rules.cpu_fused import kernel_cycles
 from tilewright.operator.rules.cpu_product import blocks_of, choose_point, depth_block, depth_blocks, scheduled_product
 from tilewright.tiles.product import Operand, Product, flat_product
@@ -111,7 +111,7 @@ class ProductPlan:
         tile = point.tile(work)
         running = self.proven(work, tile)
         plan.decisions.insert(self.position, replace(self.decision, chosen=str(running)))
-        work = self._spread_rows(work, tile, blocks)
+        work = self._spread_rows(work, point, blocks)
         if packs:
             block = self._depth_block(work, point) if asked is None else 0
             if given is not None:
@@ -265,28 +265,28 @@ class ProductPlan:
         self.a = copy.output[order.places(dict(zip(names, self.product.a.indices, strict=True)))]
         self.packed[self.product.a] = self.a
 
-    def _spread_rows(self, work: Product, tile: Mapping[str, int], blocks: Mapping[str, int]) -> Product:
-        """The product with its broadcast operand copied to longer rows, where those of a tile crowd a set of L1.
+    def _spread_rows(self, work: Product, point: ProductPoint, blocks: Mapping[str, int]) -> Product:
+        """The product with its broadcast operand copied to longer rows, where slices of its rows leave L1 and L2.
 
         Only where that saves more cycles than the copy takes.
         """
-        source = self.a.tensor
+        source, machine, tile = self.a.tensor, self.machine, point.tile(work)
         stored = self.planning.stored(source)
-        waiting = waiting_cycles(work, tile, blocks, stored.bytes, self.machine)
-        copying = 2 * stored.bytes * self.machine.nominal_clock_hz / self.machine.dram.bytes_per_second
-        if waiting <= copying or self.a != self.product.a or any(map(any, stored.layout.halo)):
+        k_block = replace(point, k_blocks=depth_blocks(work, tile, machine)).k_block(work)
+        if self.a != self.product.a or any(map(any, stored.layout.halo)):
             return work
+        if not slices_leave(work.a, work, tile, blocks, k_block, machine):
+            return work
+        waiting = waiting_cycles(work, tile, blocks, machine)
+        copying = 2 * stored.bytes * machine.nominal_clock_hz / machine.dram.bytes_per_second
         read, order = with_last(source, len(source.shape) - 1)
         *others, last = order.digits
-        line = self.machine.caches[0].line_bytes // dtypes.size_bytes(source.dtype)
+        line = machine.caches[0].line_bytes // dtypes.size_bytes(source.dtype)
         order = replace(order, digits=(*others, replace(last, extent=-(-last.extent // line) * line + line)))
         spread = Operand(stored.flat, address(row_major(order.shape), self.a.indices))
-        rows = [tile.get(axis.name, 1) for axis in work.rows]
-        if crowded(spread, work.rows, rows, self.machine.caches[0]):
+        if waiting <= copying or slices_leave(spread, work, tile, blocks, k_block, machine):
             return work
-        reason = (
-            f"rows of a tile lie in one set of L1, and would wait {waiting:.0f} cycles; the copy takes {copying:.0f}"
-        )
+        reason = f"rows lie in few sets of L1 and L2: {waiting:.0f} cycles of waiting, {copying:.0f} of copying"
         self._store_again(read, order, reason)
         return self._work(self._plain_operand(), self.packs)
 

@@ -97,7 +97,8 @@ def cycles_from_memory(work: Product, rows: Sequence[int], vectors: int, machine
     Tiles of many rows have the next panel on its way before they need it (`lower.prefetch`), those of few rows do not.
     The first tiles take their share of `tiled_cycles`, and bytes of b move at the rate of the level that holds all of
     b. Both hide behind each other in part: the taller the tiles, the larger their share. Nothing is hidden where rows
-    of a tile take more than a third of the ways of one set of L1: lines that arrive early are evicted before use.
+    of a tile take more than a third of the ways of one set of L1 (`row_lines`): lines that arrive early are evicted
+    before use.
     """
     cycles = tiled_cycles(work, rows, vectors, machine)
     if prod(axis.size for axis in work.rows) >= machine.vector_registers:

@@ -1,15 +1,18 @@
-"""Where the rows of a register tile lie in L1, and what it costs where they share few of its sets.
+"""Where rows of the broadcast operand lie in caches, and what it costs where they share few sets.
 
-Rows whose distance is a multiple of the size of a way lie in one set. Their lines are asked for ahead of time and
-evicted before they are used, once they take more than a part of its ways. A copy with longer rows spreads them.
+Rows whose distance is a multiple of a large power of two lie in few sets. A register tile whose rows share a set of L1
+has lines that are fetched ahead evicted before they are used, once they take more than a part of its ways. With blocks
+of k a program reads a slice of each of its rows for every tile of columns. Slices that share few sets of L2 do not stay
+there, and what L1 has lost comes from further out. A copy with longer rows spreads them.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import product
 from math import prod
+from typing import Any
+
+import numpy as np
 
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
@@ -19,6 +22,7 @@ from tilewright.tiles.loops import SpatialLoop
 from tilewright.tiles.product import Operand, Product
 
 CROWDED = 3  # of the ways of L1, the part that rows may take beside panels and what is fetched ahead: Zen 5
+SLICES = 0.7  # of the ways of L2, above which slices of rows do not stay beside panels: 4.6 of 8 do on Zen 3, 6 do not
 
 
 def crowded(a: Operand, loops: Sequence[Axis], rows: Sequence[int], cache: Cache) -> bool:
@@ -28,34 +32,55 @@ def crowded(a: Operand, loops: Sequence[Axis], rows: Sequence[int], cache: Cache
 
 def lines_in_one_set(a: Operand, loops: Sequence[Axis], rows: Sequence[int], cache: Cache) -> int:
     """The most rows of a tile whose elements of `a`, of one step of k, lie in one set of a cache."""
+    return int(lines_by_set(a, loops, rows, cache).max())
+
+
+def lines_by_set(
+    a: Operand, loops: Sequence[Axis], rows: Sequence[int], cache: Cache, slice_bytes: int = 1
+) -> np.ndarray[Any, Any]:  # fmt: skip
+    """How many lines lie in each set of a cache, for a slice of each row: so many rows along each of `loops`."""
     form = affine(a.index)
     if form is None:
-        return 1
+        return np.ones(1, np.int64)
     size = dtypes.size_bytes(a.tensor.dtype)
-    steps = [form.coefficient(axis) * size for axis in loops]
-    lines = {
-        sum(step * place for step, place in zip(steps, places, strict=True)) // cache.line_bytes
-        for places in product(*map(range, rows))
-    }
-    return max(Counter(line % cache.sets for line in lines).values())
+    starts = np.zeros(1, np.int64)
+    for axis, count in zip(loops, rows, strict=True):
+        starts = np.add.outer(starts, form.coefficient(axis) * size * np.arange(count)).ravel()
+    slices = np.arange(-(-slice_bytes // cache.line_bytes))
+    lines = np.unique(np.add.outer(starts // cache.line_bytes, slices))
+    return np.bincount(lines % cache.sets)
 
 
-def waiting_cycles(
-    work: Product, tile: Mapping[str, int], blocks: Mapping[str, int], a_bytes: int, machine: Cpu
-) -> float:  # fmt: skip
-    """Cycles that crowded rows wait for, all threads together; 0 where nothing evicts them, or L2 has them.
+def slices_leave(
+    a: Operand, work: Product, tile: Mapping[str, int], blocks: Mapping[str, int], k_block: int, machine: Cpu
+) -> bool:  # fmt: skip
+    """Whether L1 and L2 lose what a program reads of `a` in one block of k, since it lies in few of their sets.
 
-    Every tile of columns but the first reads all of a again, from the cache that holds the part of one program.
+    L2 by the lines that share a set with one of them, in the mean.
     """
-    first, *outer = machine.caches
-    rows = [tile.get(axis.name, 1) for axis in work.rows]
-    if not outer or not crowded(work.a, work.rows, rows, first):
-        return 0.0
-    loops = [SpatialLoop(axis, size, blocks.get(axis.name, 1)) for axis, size in zip(work.rows, rows, strict=True)]
-    share = a_bytes * prod(loop.points[0] / loop.extent for loop in loops)
-    if share <= outer[0].bytes:
-        return 0.0
-    level = next((cache for cache in outer if share <= cache.bytes), None)
+    if not k_block or len(work.depth) > 1 or len(machine.caches) < 2:
+        return False
+    first, near, *_ = machine.caches
+    if not crowded(a, work.rows, [tile.get(axis.name, 1) for axis in work.rows], first):
+        return False
+    rows = [loop.points[0] for loop in _row_loops(work, tile, blocks)]
+    counts = lines_by_set(a, work.rows, rows, near, k_block * dtypes.size_bytes(a.tensor.dtype))
+    return bool(np.average(counts, weights=counts) > SLICES * near.lines_per_set)
+
+
+def waiting_cycles(work: Product, tile: Mapping[str, int], blocks: Mapping[str, int], machine: Cpu) -> float:
+    """Cycles, all threads together, in which slices that leave L2 come again for each tile of columns but the first.
+
+    They come from the cache that holds the rows of one program.
+    """
+    rows, depth = (prod(axis.size for axis in axes) for axes in (work.rows, work.depth))
+    a_bytes = rows * depth * dtypes.size_bytes(work.a.tensor.dtype)
+    share = a_bytes * prod(loop.points[0] / loop.extent for loop in _row_loops(work, tile, blocks))
+    level = next((cache for cache in machine.caches[2:] if share <= cache.bytes), None)
     rate = level.bytes_per_cycle if level else machine.dram.bytes_per_second / machine.nominal_clock_hz
     again = -(-work.columns.size // tile[work.columns.name]) - 1
-    return again * a_bytes / (rate or machine.vector_bits / 8)
+    return prod(axis.size for axis in work.outer) * again * a_bytes / (rate or machine.vector_bits / 8)
+
+
+def _row_loops(work: Product, tile: Mapping[str, int], blocks: Mapping[str, int]) -> list[SpatialLoop]:
+    return [SpatialLoop(axis, tile.get(axis.name, 1), blocks.get(axis.name, 1)) for axis in work.rows]

@@ -299,8 +299,8 @@ def test_kernels_are_named_after_products_and_no_two_alike() -> None:
 
 
 @pytest.mark.parametrize(("depth", "spread"), [(2048, True), (2064, False), (512, False)])
-def test_rows_that_would_crowd_one_set_of_l1_are_copied_to_longer_ones(depth: int, spread: bool) -> None:
-    """Rows of 8192 bytes share a set, and 96 of them are more than L2 holds; 96 rows of 2048 bytes are not."""
+def test_rows_whose_slices_share_few_sets_of_l2_are_copied_to_longer_ones(depth: int, spread: bool) -> None:
+    """Of 96 rows of a program that are 8192 bytes apart, 12 lie in one of 8 sets; rows of 2048 bytes are read whole."""
     b = GraphBuilder()
     x, w = b.input("X", (384, depth), "f32"), b.input("W", (depth, 256), "f32")
     plan = make_plan(b.finish([linalg.matmul(x, w)]), resolve_cpu("znver3"), 1)
@@ -308,13 +308,13 @@ def test_rows_that_would_crowd_one_set_of_l1_are_copied_to_longer_ones(depth: in
     assert len(chosen) == spread
     if spread:
         assert chosen[0].chosen.startswith("[i0:384 i1:2064] as ")
-        assert "rows of a tile lie in one set of L1, and would wait" in chosen[0].reason
+        assert "rows lie in few sets of L1 and L2" in chosen[0].reason
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("m", "n", "k"), [(97, 517, 256), (61, 401, 512), (193, 263, 512)])
 def test_a_product_of_spread_rows_is_right(tmp_path: Path, m: int, n: int, k: int, threads: int) -> None:
-    """With caches of 8, 32 and 64 KiB the rows of small products crowd a set, and L2 does not hold them."""
+    """With caches of 8, 32 and 64 KiB slices of the rows of small products share few sets of L2."""
     b = GraphBuilder()
     x, w, bias = b.input("X", (m, k), "f32"), b.input("W", (k, n), "f32"), b.input("B", (n,), "f32")
     graph = b.finish([elementwise.relu(linalg.matmul(x, w) + bias)])

@@ -1,4 +1,4 @@
-"""Rows of a register tile that crowd sets of L1."""
+"""Rows of the broadcast operand that share few sets of a cache."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import pytest
 
 from tilewright.expr.core import Axis, Read, Tensor
 from tilewright.machine import resolve_cpu
-from tilewright.operator.row_lines import crowded, lines_in_one_set, waiting_cycles
+from tilewright.operator.row_lines import crowded, lines_by_set, lines_in_one_set, slices_leave, waiting_cycles
 from tilewright.tiles.product import Operand, Product, flat_product
 
 MACHINE = resolve_cpu("znver3")
-L1 = MACHINE.caches[0]
+L1, L2, L3 = MACHINE.caches
 I, J, K = Axis("i", 96), Axis("j", 160), Axis("k", 2048)
 
 
@@ -19,9 +19,9 @@ def operand(row: int) -> Operand:
     return Operand(Tensor("A", (I.size * row,), "f32"), I * row + K)
 
 
-def product(row: int) -> Product:
+def product(row: int, batch: int = 1) -> Product:
     b, c, total = Tensor("B", (K.size * J.size,), "f32"), Tensor("C", (I.size * J.size,), "f32"), Tensor("t", (), "f32")
-    loops = (), (I,), J, (K,)
+    loops = (Axis("n", batch),) if batch > 1 else (), (I,), J, (K,)
     return flat_product(
         *loops, operand(row), Operand(b, K * J.size + J), total, Read(total, ()), c, I * J.size + J, lanes=8
     )
@@ -30,9 +30,22 @@ def product(row: int) -> Product:
 @pytest.mark.parametrize(
     ("row", "lines"), [(1024, 6), (2048, 6), (2048 + 512, 3), (2048 + 256, 2), (2048 + 16, 1), (2000, 1), (4, 1)]
 )
-def test_rows_share_a_set_where_their_distance_is_a_multiple_of_its_ways(row: int, lines: int) -> None:
-    """A way of 4096 bytes: 1024 elements."""
+def test_rows_share_a_set_where_their_distance_is_a_multiple_of_a_way(row: int, lines: int) -> None:
+    """A way of L1 has 4096 bytes: 1024 elements."""
     assert lines_in_one_set(operand(row), (I,), (6,), L1) == lines
+
+
+def test_rows_of_two_loops() -> None:
+    """Four rows, of which two are one line apart and two are one way apart."""
+    h, w = Axis("h", 2), Axis("w", 2)
+    a = Operand(Tensor("A", (4096,), "f32"), h * 1024 + w * 16)
+    assert lines_in_one_set(a, (h, w), (2, 2), L1) == 2
+
+
+def test_lines_of_slices_are_counted_once() -> None:
+    """Rows of half a line; slices that lie behind each other fill all sets alike."""
+    assert lines_in_one_set(operand(8), (I,), (16,), L1) == 1
+    assert set(lines_by_set(operand(1024), (I,), (64,), L2, slice_bytes=4096)) == {4}  # 256 of 512 KiB in 8 ways
 
 
 def test_rows_crowd_more_than_a_third_of_the_ways() -> None:
@@ -44,18 +57,26 @@ def test_an_address_that_is_not_affine_crowds_nothing() -> None:
     assert not crowded(panels, (I,), (6,), L1)
 
 
-def test_each_tile_of_columns_but_the_first_waits_for_the_rows() -> None:
-    """96 rows of 8192 bytes are more than L2 has, and come from L3 for each of 10 tiles of 16 columns."""
-    size = 96 * 2048 * 4
-    cycles = waiting_cycles(product(2048), {"i": 6, "j": 16}, {}, size, MACHINE)
-    assert cycles == 9 * size / MACHINE.caches[2].bytes_per_cycle
-
-
 @pytest.mark.parametrize(
-    ("row", "rows", "blocks"),
-    [(2064, 6, 1), (2048, 2, 1), (2048, 6, 2)],
-    ids=["rows apart", "few rows", "a program whose rows fit L2"],
+    ("row", "blocks", "k_block", "leave"),
+    [
+        (2048, 1, 684, True),  # 96 rows in 8 sets for a line of each
+        (2048, 2, 684, True),  # 48 rows: 6 of 8 ways
+        (2048, 3, 684, False),  # 36 rows: 4.5
+        (3072, 1, 684, True),  # 16 sets
+        (3072, 2, 684, False),
+        (2064, 1, 684, False),  # all sets of L2, 4.6 lines in the mean, and 6 of L1
+        (4096 + 16, 1, 684, False),  # 6 sets of L1, but few of L2
+        (2048, 1, 0, False),  # whole rows lie behind each other
+    ],
 )
-def test_nothing_waits(row: int, rows: int, blocks: int) -> None:
-    size = 96 * row * 4
-    assert not waiting_cycles(product(row), {"i": rows, "j": 16}, {"i": blocks}, size, MACHINE)
+def test_slices_leave_caches_where_they_share_few_sets(row: int, blocks: int, k_block: int, leave: bool) -> None:
+    work = product(row)
+    assert slices_leave(work.a, work, {"i": 6, "j": 16}, {"i": blocks}, k_block, MACHINE) == leave
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_each_tile_of_columns_but_the_first_waits_for_the_rows(batch: int) -> None:
+    """96 rows of 8192 bytes come from L3 for 9 of 10 tiles of 16 columns."""
+    cycles = waiting_cycles(product(2048, batch), {"i": 6, "j": 16}, {}, MACHINE)
+    assert cycles == batch * 9 * 96 * 2048 * 4 / L3.bytes_per_cycle
