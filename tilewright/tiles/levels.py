@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import is_
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError
@@ -73,7 +74,9 @@ def completed(tree: TileTree, levels: Sequence[Level]) -> tuple[TileTree, tuple[
             staged.append(Staged(node.tensor, at(node.level), path))
             return visit(node.child, outer, path)
         if isinstance(node, Scope):
-            below = (visit(child, outer, (*path, number)) for number, child in enumerate(node.children))
+            below = [visit(child, outer, (*path, number)) for number, child in enumerate(node.children)]
+            if all(map(is_, below, node.children)):
+                return node
             return Scope(node.kind, tuple(below))  # type: ignore[arg-type]
         level = at(node.level)
         if level < outer:
@@ -82,7 +85,7 @@ def completed(tree: TileTree, levels: Sequence[Level]) -> tuple[TileTree, tuple[
                 where="tile tree", help=f"levels from the outside in: {names}",
             )  # fmt: skip
         skipped = max(0, level - outer - 1)
-        inner = replace(node, child=visit(node.child, level, path + (0,) * (skipped + 1)))
-        return through(inner, outer + 1, level)
+        child = visit(node.child, level, path + (0,) * (skipped + 1))
+        return through(node if child is node.child else replace(node, child=child), outer + 1, level)
 
     return visit(tree, -1, ()), tuple(staged)  # type: ignore[return-value]

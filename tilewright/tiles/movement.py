@@ -65,7 +65,7 @@ class Group:
     moving: frozenset[str]
     sums: frozenset[str]
     turns: tuple[Turn, ...]
-    frames: dict[tuple[Path | None, Path | None], tuple[Frame, Frame]]
+    frames: dict[tuple[Path, Path], tuple[Frame, Frame]]
 
 
 class _Arrival(NamedTuple):
@@ -89,7 +89,7 @@ class Boundaries:
     def __init__(self, topology: Topology, *, compat_evict: bool = False) -> None:
         self.topology, self.compat_evict = topology, compat_evict
         self._known = Known(topology)
-        self._known_parts: dict[tuple[Path | None, Path | None, str], Parts] = {}
+        self._known_parts: dict[tuple[Path, Path, str], Parts] = {}
         self._groups: dict[Path, list[Group]] = {}
         self._evaluated: dict[str, tuple[Turn, Frame, Frame]] = {}
         self._multiplied: dict[Rescaled, tuple[Turn, Frame, Frame]] = {}
@@ -211,7 +211,7 @@ class Boundaries:
         """A turn with its frames of all units and of one."""
         spatial = tuple(loop for loop in self.topology.above(turn.where) if loop.spatial)
         parts = self._parts(turn, tensor)
-        every, one = (Frame(self._known, turn.now, turn.before, tensor, parts, groups) for groups in ((), spatial))
+        every, one = (Frame(self._known, turn.where, turn.last, tensor, parts, groups) for groups in ((), spatial))
         return turn, every, one
 
     def _counted(
@@ -364,7 +364,7 @@ class Boundaries:
 
     def _frames(self, group: Group, turn: Turn) -> tuple[Frame, Frame]:
         """The frames of a turn: that of all units, and that of one of those that share a slice."""
-        key = (turn.now, turn.before)
+        key = (turn.where, turn.last)
         if key not in group.frames:
             topology, tensor, parts = self.topology, group.tensor, self._parts(turn, group.tensor)
             spread = tuple(loop for loop in topology.spread(turn.where, group.top) if loop.axis not in group.moving)
@@ -376,7 +376,7 @@ class Boundaries:
 
     def _parts(self, turn: Turn, tensor: str) -> Parts:
         """The dimensions of a tensor in groups that depend on different axes."""
-        key = (turn.now, turn.before, tensor)
+        key = (turn.where, turn.last, tensor)
         if key not in self._known_parts:
             parts = self._find_parts(turn, tensor)
             axes = [{part.axis} if isinstance(part, Line) else part.axes for part in parts]
@@ -385,9 +385,8 @@ class Boundaries:
 
     def _find_parts(self, turn: Turn, tensor: str) -> tuple[Part | Line, ...]:
         topology, problem = self.topology, self.topology.problem
-        visits = [path for path in dict.fromkeys((turn.now, turn.before)) if path is not None]
-        after = topology.accesses(turn.where, tensor)
-        before = topology.accesses(turn.before, tensor) if turn.before is not None else ()
+        visits = list(dict.fromkeys((turn.where, turn.last)))
+        after, before = topology.accesses(turn.where, tensor), topology.accesses(turn.last, tensor)
         accesses = dict.fromkeys((*after, *before))
         users = tuple(access.op for access in after), tuple(access.op for access in before)
         if not topology.cut and (lines := self._lines(tuple(accesses), users)) is not None:

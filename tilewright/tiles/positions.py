@@ -49,12 +49,9 @@ class Positions:
         for dim in self.part.dims:
             low, high = topology.side(turn.where, tensor, dim, self._at_now, self._inside)
             now = now * greatest(high - low, 0)
-            if turn.before is not None:
-                other_low, other_high = topology.side(turn.before, tensor, dim, self._at_before, self._inside)
-                before = before * greatest(other_high - other_low, 0)
-                common = common * greatest(least(high, other_high) - greatest(low, other_low), 0)
-        if turn.before is None:
-            before = common = 0
+            other_low, other_high = topology.side(turn.last, tensor, dim, self._at_before, self._inside)
+            before = before * greatest(other_high - other_low, 0)
+            common = common * greatest(least(high, other_high) - greatest(low, other_low), 0)
         return Sizes(self._summed(now), self._summed(before), self._summed(common))
 
     def _summed(self, sizes: Number) -> Number:
@@ -70,8 +67,7 @@ class Positions:
         """Whether steps of an axis are clipped, or differ for another reason."""
         if self.part.enumerated or axis in self.topology.cut:
             return True
-        visits = (path for path in (self.turn.now, self.turn.before) if path is not None)
-        return not all(self.point.even(path, axis) for path in visits)
+        return not all(self.point.even(path, axis) for path in (self.turn.where, self.turn.last))
 
     def _extent(self, axis: str, path: Path, at: Any) -> Number:
         if axis not in self.topology.cut:
@@ -157,7 +153,6 @@ class Positions:
             return 0
         if axis not in self.before:
             turn, point = self.turn, self.point
-            assert turn.before is not None
             base, offset = self.bases[axis]
             loops = self.topology.along(turn.where, axis)
             outer = [loop for loop in loops if loop in turn.shared or loop is turn.advancing]
@@ -166,7 +161,7 @@ class Positions:
                 end = least(end, base + self._lift(point.strides[outer[-1]]))
             rest = end - 1 - base - offset
             place = base + offset
-            for loop in self.topology.along(turn.before, axis):
+            for loop in self.topology.along(turn.last, axis):
                 if not loop.spatial and loop not in outer:
                     size = self._lift(point.strides[loop])
                     step = least(self._lift(point.factors[loop]) - 1, greatest(rest, 0) // size)

@@ -172,6 +172,20 @@ class Problem:
             found[compute.name] = tuple(accesses)
         return found
 
+    def points(self, op: str) -> Access:
+        """An access to one element for every point at which an expression is evaluated."""
+        return self._points[op]
+
+    @cached_property
+    def _points(self) -> Mapping[str, Access]:
+        found = {}
+        for compute in self.computes:
+            axes = compute.body_loops
+            tensor = replace(compute.output, name=f"points of {compute.name}", shape=tuple(axis.size for axis in axes))
+            forms = tuple(Affine(0, {axis: 1}) for axis in axes)
+            found[compute.name] = self.access(compute.name, tensor, forms)
+        return found
+
     def access(self, op: str, tensor: Tensor, forms: tuple[Affine | None, ...]) -> Access:
         """What an expression reaches of a tensor by these indices."""
         terms = {axis.name for form in forms if form is not None for axis in form.terms}

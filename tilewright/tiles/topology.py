@@ -8,8 +8,8 @@ nest are its *visits*: subtrees of the next level, or leaves. Data moves at visi
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property, reduce
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -237,6 +237,8 @@ class Topology:
 
     def _follows(self, op: str, name: str, tile: Path) -> bool:
         """Whether a loop of a tile cuts a range that consumers outside of the tile decide."""
+        if not self.problem.derived:
+            return False
         for axis in self.computes[op].body_loops:
             forms = self.problem.derived.get((op, axis.name), ())
             if forms and self.problem.names[op, axis.name] == name:
@@ -297,13 +299,15 @@ class Topology:
         if key not in self._inside:
             place = self.places[op]
             loops = self.along(place, axis)[len(self.along(path, axis)) :]
-            leaf = self.nodes[place]
-            assert isinstance(leaf, Leaf)
-            quantum = 1
-            for loop in leaf.kernel.quantum if leaf.kernel is not None else ():
-                quantum *= loop.trips if loop.name == axis else 1
-            self._inside[key] = (loops, quantum)
+            self._inside[key] = (loops, self._quantum(op, axis))
         return self._inside[key]
+
+    def _quantum(self, op: str, axis: str) -> int:
+        """The extent of an axis in the micro-kernel of an expression; 1 without one."""
+        leaf = self.nodes[self.places[op]]
+        assert isinstance(leaf, Leaf)
+        kernel = leaf.kernel
+        return 1 if kernel is None else prod(loop.trips for loop in kernel.quantum if loop.name == axis)
 
     def strides(self, factors: Mapping[LoopAt, Number]) -> dict[LoopAt, Number]:
         """Values of its axis that one step of each loop covers.
@@ -311,23 +315,34 @@ class Topology:
         Raises Unanalysable where two expressions below a loop cut its step into blocks of different sizes.
         """
         found: dict[LoopAt, Number] = {}
-        for loop, ops in self.references.items():
-            sizes = []
-            for op in ops:
-                loops, size = self.inside(op, loop.axis, loop.tile)
-                for inner in loops[loops.index(loop) + 1 :]:
-                    size = size * factors[inner]
-                sizes.append(size)
-            for op, size in zip(ops[1:], sizes[1:], strict=True):
-                unequal = size != sizes[0]
-                if unequal.any() if isinstance(unequal, np.ndarray) else unequal:
-                    raise Unanalysable(
-                        f"one step of {loop.axis} at {self.levels[loop.level].name} is {np.max(sizes[0])} values for "
-                        f"{ops[0]} and {np.max(size)} for {op}",
-                        where="tile tree", help=f"factors of {loop.axis} further in with one product for both",
-                    )  # fmt: skip
-            found[loop] = sizes[0] if sizes else 1
-        return found
+        for op, size, loops in self._chains:
+            for loop in loops:
+                if op in self.references[loop]:
+                    first = found.setdefault(loop, size)
+                    if first is not size:
+                        self._require_equal(loop, op, first, size)
+                size = size * factors[loop]
+        return {loop: found.get(loop, 1) for loop in self.references}
+
+    @cached_property
+    def _chains(self) -> tuple[tuple[str, int, tuple[LoopAt, ...]], ...]:
+        """The loops that advance an axis of an expression, innermost first, with its extent in the micro-kernel."""
+        found = []
+        for op, place in self.places.items():
+            for axis, loops in self._by_axis(place).items():
+                if any(op in self.references[loop] for loop in loops):
+                    found.append((op, self._quantum(op, axis), loops[::-1]))
+        return tuple(found)
+
+    def _require_equal(self, loop: LoopAt, op: str, first: Number, size: Number) -> None:
+        """Raises Unanalysable where a step of a loop has another size for `op` than for the first expression in it."""
+        unequal = size != first
+        if unequal.any() if isinstance(unequal, np.ndarray) else unequal:
+            raise Unanalysable(
+                f"one step of {loop.axis} at {self.levels[loop.level].name} is {np.max(first)} values for "
+                f"{self.references[loop][0]} and {np.max(size)} for {op}",
+                where="tile tree", help=f"factors of {loop.axis} further in with one product for both",
+            )  # fmt: skip
 
     # Levels
 
@@ -517,13 +532,9 @@ class Topology:
 
     def points_of(self, op: str) -> str:
         """The name of a tensor that has an element for every point at which an expression is evaluated."""
-        name = f"points of {op}"
-        compute = self.computes[op]
-        axes = compute.body_loops
-        forms = tuple(Affine(0, {axis: 1}) for axis in axes)
-        tensor = replace(compute.output, name=name, shape=tuple(axis.size for axis in axes))
-        self._accesses[self.places[op], name] = (self.problem.access(op, tensor, forms),)
-        return name
+        points = self.problem.points(op)
+        self._accesses[self.places[op], points.tensor] = (points,)
+        return points.tensor
 
     def side(self, path: Path, tensor: str, dim: int, at: At, inside: Inside) -> Range:
         """The slice of a tensor that a node needs along one dimension: the hull of accesses, clipped to the tensor."""

@@ -22,27 +22,25 @@ from tilewright.tiles.topology import LoopAt, Topology
 from tilewright.tiles.tree import Path
 
 
-@dataclass(frozen=True, eq=False)
 class Turn:
     """A kind of step from one visit of a memory to the next.
 
     `shared` loops stand where they stood, `advancing` has gone one step on, loops further in start again at `now` and
     have ended at `before`. Without `before`, nothing is resident; without `now`, the run is over. `kept`: the slice is
     not dropped in between.
+
+    `where` is the visit whose loops say how often the turn occurs, and `last` the one whose slice is resident: `where`
+    itself if there is none, so that turns with and without a slice before them have the same frame.
     """
 
-    now: Path | None
-    before: Path | None
-    shared: frozenset[LoopAt]
-    advancing: LoopAt | None
-    kept: bool
-
-    @cached_property
-    def where(self) -> Path:
-        """The visit whose loops say how often the turn occurs."""
-        path = self.now if self.now is not None else self.before
-        assert path is not None
-        return path
+    def __init__(
+        self, now: Path | None, before: Path | None, shared: frozenset[LoopAt], advancing: LoopAt | None, kept: bool
+    ) -> None:
+        self.now, self.before, self.shared, self.advancing, self.kept = now, before, shared, advancing, kept
+        where = now if now is not None else before
+        assert where is not None, "a turn has a visit"
+        self.where = where
+        self.last = before if before is not None else where
 
     @cached_property
     def stands(self) -> Mapping[str, Stand]:
@@ -122,20 +120,16 @@ class Interval:
     """One dimension of a slice whose index is one axis, at the turns from one visit to another.
 
     It is the same for all tensors that are read and written so; `line` and `tensor` are those of one of them. `now` and
-    `before` are what the expressions cover (None where nothing is resident). Where the `outermost` loops make up the
-    extent of the axis, no step is clipped.
+    `before` are what the expressions cover. Where the `outermost` loops make up the extent of the axis, no step is
+    clipped.
     """
 
-    def __init__(
-        self, topology: Topology, line: Line, tensor: str, now: Path | None, before: Path | None, steps: Steps
-    ) -> None:
-        where = now if now is not None else before
-        assert where is not None
+    def __init__(self, topology: Topology, line: Line, tensor: str, where: Path, before: Path, steps: Steps) -> None:
         self.line, self.tensor, self.axis, self.loops = line, tensor, line.axis, steps
         axis = line.axis
         self.now = tuple([topology.inside(op, axis, where) for op in line.now])
-        self.before = None if before is None else tuple([topology.inside(op, axis, before) for op in line.before])
-        self.last = () if before is None else topology.along(before, axis)
+        self.before = tuple([topology.inside(op, axis, before) for op in line.before])
+        self.last = topology.along(before, axis)
         outermost = (*steps.loops[:1], *self.last[:1])
         self.outermost = outermost[:1] if outermost[:1] == outermost[1:] else outermost
 
@@ -191,12 +185,11 @@ class Known:
             found[axis] = self._grouped[key]
         return found
 
-    def interval(self, line: Line, tensor: str, now: Path | None, before: Path | None, steps: Steps) -> Interval:
+    def interval(self, line: Line, tensor: str, where: Path, before: Path, steps: Steps) -> Interval:
         """The slices along one dimension: equal ones once."""
-        axis, _, *users = line
-        key = (axis, *users, now, before, steps)
+        key = (line.axis, line.now, line.before, where, before, steps)
         if key not in self._intervals:
-            self._intervals[key] = Interval(self.topology, line, tensor, now, before, steps)
+            self._intervals[key] = Interval(self.topology, line, tensor, where, before, steps)
         return self._intervals[key]
 
     def idle(self, where: Path, axis: str) -> Steps:
@@ -214,18 +207,15 @@ class Frame:
     """
 
     def __init__(
-        self, known: Known, now: Path | None, before: Path | None, tensor: str, parts: Parts,
-        groups: tuple[LoopAt, ...] = (),
-    ) -> None:  # fmt: skip
-        where = now if now is not None else before
-        assert where is not None
+        self, known: Known, where: Path, before: Path, tensor: str, parts: Parts, groups: tuple[LoopAt, ...] = ()
+    ) -> None:
         around = known.grouped(where, groups) if groups else known.around(where)
         self.rest = [steps for axis, steps in around.items() if axis not in parts.axes]
         self.parts: list[Interval | Box] = []
         for part in parts.all:
             if isinstance(part, Line):
                 steps = around.get(part.axis) or known.idle(where, part.axis)
-                self.parts.append(known.interval(part, tensor, now, before, steps))
+                self.parts.append(known.interval(part, tensor, where, before, steps))
             else:
                 own = {axis: around.get(axis) or known.idle(where, axis) for axis in part.walked}
                 self.parts.append(Box(part, tensor, own))
@@ -339,14 +329,11 @@ class Point:
         standing, advances = stand >> 1, stand & 1
         often = self.count(interval.loops, stand)
         if interval not in self._lengths:
-            axis, before = interval.axis, interval.before
-            self._lengths[interval] = (
-                self._length(axis, interval.now),
-                0 if before is None else self._length(axis, before),
-            )
+            now = before = self._length(interval.axis, interval.now)
+            if interval.before != interval.now:
+                before = self._length(interval.axis, interval.before)
+            self._lengths[interval] = now, before
         now, before = self._lengths[interval]
-        if interval.before is None:
-            return Sizes(often * now, 0, 0)
         shift: Number = self.strides[interval.loops.loops[standing - 1]] if advances else 0
         for loop in interval.last[standing:]:
             if not loop.spatial:
