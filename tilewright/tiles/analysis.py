@@ -12,7 +12,7 @@ from typing import Any, Literal
 from tilewright.dataclass import dataclass
 from tilewright.expr.core import Compute
 from tilewright.tiles.energy import access_energies, energy_of_multiplication, energy_of_operation
-from tilewright.tiles.footprints import Footprints, footprint_bytes
+from tilewright.tiles.footprints import Accesses, Footprints, footprint_bytes
 from tilewright.tiles.latency import Phases, phases, stepwise, words
 from tilewright.tiles.levels import Unanalysable
 from tilewright.tiles.movement import Boundaries
@@ -156,17 +156,16 @@ class Analyser:
         self._filled = filling(tree, resources)
         outer = [path for path, filled in self._filled.items() if filled < len(resources.levels) - 1]
         doubled = outer if resources.double_buffer else ()
+        again = [one for every in self.topology.rescaled.values() for one in every]
         self._held = Footprints(
-            tree, problem, dedupe=True, doubled=doubled, weight=footprint_bytes, tiles=self._filled
-        )  # fmt: skip
+            Accesses(tree, problem, again), dedupe=True, doubled=doubled, weight=footprint_bytes, tiles=self._filled
+        )
         self._classes = resources.by_class(self.topology.computes.values())
         self._access_energies = [access_energies(level) for level in resources.levels]
         computes = self.topology.computes
         self._operations = {op: energy_of_operation(compute, resources) for op, compute in computes.items()}
         self._multiplications = {
-            one: energy_of_multiplication(one, resources, computes[one.rescaling.total])
-            for every in self.topology.rescaled.values()
-            for one in every
+            one: energy_of_multiplication(one, resources, computes[one.rescaling.total]) for one in again
         }
 
     def analysis(self, factors: Any = None, *, mode: Mode = "phases", exact_pipe: bool = False) -> Analysis:

@@ -11,7 +11,7 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-from tilewright.tiles.footprints import Footprints, footprint_bytes
+from tilewright.tiles.footprints import Accesses, Footprints, footprint_bytes
 from tilewright.tiles.placement import REGISTERS, WORD_BYTES, Placed, registers, stages, threads_of, values
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Factors, Level, Number, Ops, Resources, fed, filling, processing_elements, sides
@@ -198,10 +198,10 @@ class _Held:
         if self.filled:
             innermost = resources.levels[-1]
             outer = [path for path, levels in self.filled.items() if innermost not in levels]
+            doubled = outer if resources.double_buffer else ()
             self.held = Footprints(
-                tree, problem, dedupe=True, doubled=outer if resources.double_buffer else (), weight=footprint_bytes,
-                tiles=self.filled,
-            )  # fmt: skip
+                Accesses(tree, problem), dedupe=True, doubled=doubled, weight=footprint_bytes, tiles=self.filled
+            )
 
     def at(self, factors: Factors | None = None) -> Iterator[tuple[Tile, Level, Number]]:
         """The tiles that fill a level of limited size, with it and the bytes that one step keeps there."""

@@ -20,7 +20,7 @@ from tilewright.expr.core import Axis, Read, Tensor
 from tilewright.expr.core import walk as walk_expr
 from tilewright.tiles.buffers import buffers
 from tilewright.tiles.problem import Access, Problem
-from tilewright.tiles.rescaling import rescaled
+from tilewright.tiles.rescaling import Rescaled, rescaled
 from tilewright.tiles.resources import Factors, Number, Range, factor_of, greatest, least
 from tilewright.tiles.tree import Kind, Leaf, Loop, Node, Path, Scope, Stage, Tile, same_path, walk
 
@@ -60,7 +60,7 @@ def footprints(
     counts twice (`buffers`).
     """
     doubled = [path for path, _ in walk(tree)] if double_buffer else []
-    found = Footprints(tree, problem, dedupe=dedupe, doubled=doubled, weight=weight, tiles=tiles)
+    found = Footprints(Accesses(tree, problem), dedupe=dedupe, doubled=doubled, weight=weight, tiles=tiles)
     return found.at(factors)
 
 
@@ -72,16 +72,15 @@ class Footprints:
 
     def __init__(
         self,
-        tree: Node,
-        problem: Problem,
+        accesses: Accesses,
         *,
         dedupe: bool = False,
         doubled: Collection[Path] = (),
         weight: Callable[[Tensor], int] = elements,
         tiles: Collection[Path] | None = None,
     ) -> None:
-        self.accesses, self.dedupe, self.doubled = Accesses(tree, problem), dedupe, frozenset(doubled)
-        self.weights = {name: weight(tensor) for name, tensor in problem.tensors().items()}
+        self.accesses, self.dedupe, self.doubled = accesses, dedupe, frozenset(doubled)
+        self.weights = {name: weight(tensor) for name, tensor in accesses.shapes.items()}
         self.tiles = {path: tile for path, tile in self.accesses.tiles.items() if tiles is None or path in tiles}
 
     def at(self, factors: Factors | None = None) -> dict[Path, Number]:
@@ -140,16 +139,30 @@ def _bypassed(node: Node) -> set[str]:
     return found
 
 
-#: The accesses of one dimension of a tensor by expression, with the extent of the dimension. A form that is None: all.
-Side = tuple[int, tuple[tuple[str, Affine | None], ...]]
+class Side(NamedTuple):
+    """One dimension of a tensor: its extent, and the accesses by expression. A form that is None: all.
+
+    `axes` are the (expression, axis) whose values are the indices, where each access has one.
+    """
+
+    extent: int
+    accesses: tuple[tuple[str, Affine | None], ...]
+    axes: tuple[tuple[str, str], ...] | None
+
+
+#: The different accesses of one dimension of a tensor: expression, form, and the axis that the form is, if it is one.
+_Indices = dict[object, tuple[str, Affine | None, str | None]]
 #: A loop around a leaf: the depth of its node, and the loop with its place in the tile of this path, or in the kernel.
 Around = tuple[int, Loop, Path, int]
 
 
 class Accesses:
-    """The expressions of one tree, and how they index what they touch inside any node of it."""
+    """The expressions of one tree, and how they index what they touch inside any node of it.
 
-    def __init__(self, tree: Node, problem: Problem) -> None:
+    `again` are the rescalings that the tree carries out, where they are known.
+    """
+
+    def __init__(self, tree: Node, problem: Problem, again: Collection[Rescaled] | None = None) -> None:
         self.tree, self.problem = tree, problem
         self.shapes = problem.tensors()
         self.places: dict[str, tuple[Path, Leaf]] = {}
@@ -159,13 +172,10 @@ class Accesses:
                 self.places[node.op] = (path, node)
             elif isinstance(node, Tile):
                 self.tiles[path] = node
-        self.users: dict[str, set[str]] = {name: set() for name in self.shapes}
-        for compute in problem.computes:
-            for tensor in compute.inputs():
-                self.users[tensor.name].add(compute.name)
-        for one in rescaled(tree, problem):
-            self.users[one.value.name].add(one.rescaling.total)
-        self._outside: dict[Path, Mapping[str, Sequence[Side]]] = {}
+        self.users = dict(problem.users)
+        for one in rescaled(tree, problem) if again is None else again:
+            self.users[one.value.name] |= {one.rescaling.total}
+        self._outside: dict[tuple[str, ...], Mapping[str, Sequence[Side]]] = {}
         self._loops: dict[str, Mapping[str, Sequence[Around]]] = {}
         self._axes: dict[tuple[str, str], _Axis] = {}
 
@@ -175,31 +185,34 @@ class Accesses:
 
     def outside(self, path: Path) -> Mapping[str, Sequence[Side]]:
         """How each tensor from outside a node is indexed in it."""
-        if path not in self._outside:
-            inside = frozenset(self.inside(path))
-            self._outside[path] = self.touched(path, lambda name: not self._lives_inside(name, inside))
-        return self._outside[path]
+        ops = tuple(self.inside(path))
+        if ops not in self._outside:
+            inside = frozenset(ops)
+            self._outside[ops] = self.touched(path, lambda name: not self._lives_inside(name, inside))
+        return self._outside[ops]
 
     def touched(self, path: Path, wanted: Callable[[str], bool]) -> Mapping[str, Sequence[Side]]:
         """How the tensors that are wanted are indexed in a node."""
-        found: dict[str, list[dict[object, tuple[str, Affine | None]]]] = {}
+        found: dict[str, list[_Indices]] = {}
         for op in self.inside(path):
             for access in self.problem.accesses(op):
                 if wanted(access.tensor):
                     self._add(found.setdefault(access.tensor, [{} for _ in access.forms]), access)
         return {
             name: [
-                (int(extent), tuple(side.values()))  # type: ignore[arg-type]
+                _side(int(extent), side.values())  # type: ignore[arg-type]
                 for extent, side in zip(self.shapes[name].shape, sides, strict=True)
             ]
             for name, sides in found.items()
         }
 
-    def _add(self, sides: Sequence[dict[object, tuple[str, Affine | None]]], access: Access) -> None:
+    def _add(self, sides: Sequence[_Indices], access: Access) -> None:
         """Note an access of an expression, dimension by dimension; once where it has equal ones."""
-        for side, form in zip(sides, access.forms, strict=True):
-            key = None if form is None else (form.constant, tuple(form.terms.items()))
-            side[access.op, key] = access.op, form
+        for side, form, axis in zip(sides, access.forms, access.plain, strict=True):
+            key: object = axis
+            if axis is None and form is not None:
+                key = form.constant, tuple(form.terms.items())
+            side[access.op, key] = access.op, form, axis
 
     def _lives_inside(self, tensor: str, inside: frozenset[str]) -> bool:
         users = self.users[tensor]
@@ -238,6 +251,11 @@ class Accesses:
         return self._loops[op]
 
 
+def _side(extent: int, indices: Collection[tuple[str, Affine | None, str | None]]) -> Side:
+    axes = tuple([(op, axis) for op, _, axis in indices if axis is not None])
+    return Side(extent, tuple([(op, form) for op, form, _ in indices]), axes if len(axes) == len(indices) else None)
+
+
 class _Axis(NamedTuple):
     """An axis of an expression: the name of its loop, its extent, whether loops cut it, and what decides its values.
 
@@ -260,6 +278,7 @@ class Slices:
         self.factors, self.levels = factors, levels
         self.places = accesses.places
         self._extents: dict[tuple[str, str, Path], Number] = {}
+        self._products: dict[tuple[str, str], Sequence[tuple[int, Number]]] = {}
         self._touched: dict[Path, dict[str, Number]] = {}
         self._computed: dict[Path, dict[str, Number]] = {}
 
@@ -299,13 +318,16 @@ class Slices:
         sizes: dict[str, Number] = {}
         for name, sides in touched.items():
             size: Number = 1
-            for extent, accesses in sides:
-                size = size * self._side(path, extent, accesses)
+            for side in sides:
+                size = size * self._side(path, side)
             sizes[name] = size
         return sizes
 
-    def _side(self, path: Path, extent: int, accesses: Sequence[tuple[str, Affine | None]]) -> Number:
+    def _side(self, path: Path, side: Side) -> Number:
         """Elements of a bounding box along one dimension; all where one access has no affine index there."""
+        extent, accesses, axes = side
+        if axes is not None:
+            return least(reduce(greatest, [self.extent(op, axis, path) for op, axis in axes]), extent)
         ranges = [(0, extent) if form is None else self._range(op, form, path) for op, form in accesses]
         low, high = ranges[0]
         for first, end in ranges[1:]:
@@ -351,12 +373,19 @@ class Slices:
 
     def _covered(self, op: str, name: str, path: Path) -> Number:
         """The product of the factors of an expression's loops of one name inside a node."""
-        covered: Number = 1
-        for depth, loop, place, number in self.accesses.loops(op).get(name, ()):
-            if depth >= len(path):
-                tile = self.accesses.tiles.get(place)
-                if tile is None:  # the micro-kernel
-                    covered = covered * loop.trips
-                elif tile.level not in self.levels:
-                    covered = covered * factor_of(loop, self.factors, place, number)
-        return covered
+        if (op, name) not in self._products:
+            self._products[op, name] = self._factors_inwards(op, name)
+        return next((size for depth, size in self._products[op, name] if depth >= len(path)), 1)
+
+    def _factors_inwards(self, op: str, name: str) -> Sequence[tuple[int, Number]]:
+        """The loops of one name around a leaf, outermost first: depth, and the product of all factors from there."""
+        found: list[tuple[int, Number]] = []
+        size: Number = 1
+        for depth, loop, place, number in reversed(self.accesses.loops(op).get(name, ())):
+            tile = self.accesses.tiles.get(place)
+            if tile is None:  # the micro-kernel
+                size = size * loop.trips
+            elif tile.level not in self.levels:
+                size = size * factor_of(loop, self.factors, place, number)
+            found.append((depth, size))
+        return found[::-1]

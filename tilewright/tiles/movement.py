@@ -55,13 +55,15 @@ def movement(
 class Group:
     """The visits of a nest inside the same spatial `tiles`, which share memory, and how a tensor comes and goes there.
 
-    `moving` are the axes that move its slices, `sums` those that its expression sums over. `frames` are those of turns
-    between two visits, as they are needed: that of all units, and that of one of those that share a slice.
+    `writer` is the visit that computes the tensor. `moving` are the axes that move its slices, `sums` those that its
+    expression sums over. `frames` are those of turns between two visits, as they are needed: that of all units, and
+    that of one of those that share a slice.
     """
 
     top: Path
     tensor: str
     tiles: tuple[Path, ...]
+    writer: Path | None
     moving: frozenset[str]
     sums: frozenset[str]
     turns: tuple[Turn, ...]
@@ -211,7 +213,7 @@ class Boundaries:
         """A turn with its frames of all units and of one."""
         spatial = tuple(loop for loop in self.topology.above(turn.where) if loop.spatial)
         parts = self._parts(turn, tensor)
-        every, one = (Frame(self._known, turn.where, turn.last, tensor, parts, groups) for groups in ((), spatial))
+        every, one = (self._known.frame(turn.where, turn.last, tensor, parts, groups) for groups in ((), spatial))
         return turn, every, one
 
     def _counted(
@@ -243,20 +245,22 @@ class Boundaries:
             if visits not in arrivals:
                 arrivals[visits] = list(self._arrivals(top, visits))
             moving = topology.moving(top, tensor, tiles)
-            turns = self._turns(top, tensor, arrivals[visits], moving)
+            writer = next((visit for visit in visits if tensor in topology.ops(visit)), None)
+            turns = self._turns(tensor, arrivals[visits], moving, writer, topology.retains(top))
             sums = topology.problem.reductions(tensor) if tensor in topology.places else frozenset()
-            found.append(Group(top, tensor, tiles, moving, sums, turns, {}))
+            found.append(Group(top, tensor, tiles, writer, moving, sums, turns, {}))
         return found
 
-    def _turns(self, top: Path, tensor: str, arrivals: Sequence[_Arrival], moving: frozenset[str]) -> tuple[Turn, ...]:
+    def _turns(
+        self, tensor: str, arrivals: Sequence[_Arrival], moving: frozenset[str], writer: Path | None, retains: bool
+    ) -> tuple[Turn, ...]:
         """The turns that may move a tensor: not those where the same visit finds its slice where it left it."""
-        found, retains = [], self.topology.retains(top)
+        found = []
         for arrival in arrivals:
             kept = arrival.needed is not None and all(tensor in names for names in arrival.needed)
-            if kept and arrival.now == arrival.before and moving.isdisjoint(arrival.restarted):
-                assert arrival.now is not None
-                if retains or tensor in self.topology.ops(arrival.now):
-                    continue
+            stays = kept and arrival.now == arrival.before and (retains or arrival.now == writer)
+            if stays and moving.isdisjoint(arrival.restarted):
+                continue
             turn = arrival.turns[kept]
             if turn is None:
                 turn = arrival.turns[kept] = Turn(arrival.now, arrival.before, arrival.shared, arrival.advancing, kept)
@@ -325,17 +329,16 @@ class Boundaries:
 
     def _moved(self, point: Point, group: Group) -> Moved:
         """What all turns of a tensor move in a nest."""
-        topology, top, tensor = self.topology, group.top, group.tensor
-        level = topology.levels[topology.level(top)]
-        retains = topology.retains(top)
+        topology, top = self.topology, group.top
+        level, retains = topology.levels[topology.level(top)], topology.retains(top)
         loads: Number = 0
         fills: Number = 0
         stores: Number = 0
         for turn in group.turns:
             if turn.advancing is not None and _is_one(point.factors[turn.advancing]):
                 continue
-            writes = turn.now is not None and tensor in topology.ops(turn.now)
-            wrote = turn.before is not None and tensor in topology.ops(turn.before)
+            writes = turn.now is not None and turn.now == group.writer
+            wrote = turn.before is not None and turn.before == group.writer
             loading = turn.now is not None and (not writes or self._adds(turn, group.sums, level))
             if not loading and not wrote:
                 continue
@@ -368,9 +371,9 @@ class Boundaries:
         if key not in group.frames:
             topology, tensor, parts = self.topology, group.tensor, self._parts(turn, group.tensor)
             spread = tuple(loop for loop in topology.spread(turn.where, group.top) if loop.axis not in group.moving)
-            every = one = Frame(self._known, *key, tensor, parts)
+            every = one = self._known.frame(*key, tensor, parts)
             if spread:
-                one = Frame(self._known, *key, tensor, parts, spread)
+                one = self._known.frame(*key, tensor, parts, spread)
             group.frames[key] = every, one
         return group.frames[key]
 

@@ -41,14 +41,16 @@ class Rescaling:
 class Access:
     """How an expression indexes a tensor of this shape: an affine form per dimension, None for any other index.
 
-    `axes` has the name of the loop whose values are the indices of a dimension; None where the index is no axis, or one
-    about which consumers decide. `moving` are the loops that move the slice.
+    `plain` has the axis of the expression whose values are the indices of a dimension, None where they are those of no
+    axis; `axes` has the name of its loop, None also where consumers decide about the axis. `moving` are the loops that
+    move the slice.
     """
 
     op: str
     tensor: str
     forms: tuple[Affine | None, ...]
     shape: tuple[int, ...]
+    plain: tuple[str | None, ...]
     axes: tuple[str | None, ...]
     moving: frozenset[str]
 
@@ -159,6 +161,14 @@ class Problem:
     def _tensors(self) -> Mapping[str, Tensor]:
         return {tensor.name: tensor for compute in self.computes for tensor in (*compute.inputs(), compute.output)}
 
+    @cached_property
+    def users(self) -> Mapping[str, frozenset[str]]:
+        """The expressions that read each tensor."""
+        return {
+            name: frozenset(compute.name for compute in self.computes if tensor in compute.inputs())
+            for name, tensor in self._tensors.items()
+        }
+
     def accesses(self, op: str) -> tuple[Access, ...]:
         """How an expression indexes the tensors that it reads, and last the one that it writes."""
         return self._accesses[op]
@@ -191,15 +201,13 @@ class Problem:
         terms = {axis.name for form in forms if form is not None for axis in form.terms}
         moving = frozenset(name for term in terms for name in self.loops_of(op, term))
         shape = tuple(int(extent) for extent in tensor.shape)  # type: ignore[arg-type]
-        return Access(op, tensor.name, forms, shape, tuple(self._index(op, form) for form in forms), moving)
+        plain = tuple(map(_plain_axis, forms))
+        return Access(op, tensor.name, forms, shape, plain, tuple(self._loop(op, axis) for axis in plain), moving)
 
-    def _index(self, op: str, form: Affine | None) -> str | None:
-        if form is None or form.constant or len(form.terms) != 1:
-            return None
-        ((axis, factor),) = form.terms.items()
-        given = all(axis.name != own.name for own in self.compute(op).body_loops)
-        follows = given or (op, axis.name) in self.derived
-        return self.names[op, axis.name] if factor == 1 and not follows else None
+    def _loop(self, op: str, axis: str | None) -> str | None:
+        """The name of the loop of an axis, unless it has none or consumers decide about it."""
+        given = all(axis != own.name for own in self.compute(op).body_loops)
+        return None if axis is None or given or (op, axis) in self.derived else self.names[op, axis]
 
 
 def problem_of(kernel: Kernel) -> Problem:
@@ -252,6 +260,13 @@ def _check_rescaling(one: Rescaling, problem: Problem) -> None:
 
 def _plain(index: Expr) -> Axis | None:
     return index if isinstance(index, Axis) else None
+
+
+def _plain_axis(form: Affine | None) -> str | None:
+    """The name of the axis that a form is, if it is one."""
+    if form is None or form.constant or list(form.terms.values()) != [1]:
+        return None
+    return next(iter(form.terms)).name
 
 
 class _Loops:

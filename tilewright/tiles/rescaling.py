@@ -33,11 +33,15 @@ class Rescaled:
     reads: int
 
 
-def rescaled(tree: Node, problem: Problem) -> tuple[Rescaled, ...]:
-    """The rescalings that a tree carries out: those whose expressions share a loop in turn of both reductions."""
+def rescaled(tree: Node, problem: Problem, places: Mapping[str, Path] | None = None) -> tuple[Rescaled, ...]:
+    """The rescalings that a tree carries out: those whose expressions share a loop in turn of both reductions.
+
+    `places` has the leaves by expression, where they are known.
+    """
     if not problem.rescaled:
         return ()
-    places = {leaf.op: path for path, leaf in leaves(tree)}
+    if places is None:
+        places = {leaf.op: path for path, leaf in leaves(tree)}
     found = []
     for one in problem.rescaled:
         if one.total in places and one.running in places:

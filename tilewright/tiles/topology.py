@@ -32,7 +32,6 @@ from tilewright.tiles.tree import (
     Scope,
     Tile,
     TileTree,
-    leaves,
     same_path,
     walk,
 )
@@ -153,15 +152,18 @@ class Topology:
         self.nodes: dict[Path, Node] = dict(walk(self.tree))
         self._bypasses = any(isinstance(node, Tile) and node.bypass for node in self.nodes.values())
         self.places: dict[str, Path] = {}
-        for path, leaf in leaves(self.tree):
-            if leaf.op in self.places or leaf.op not in {compute.name for compute in problem.computes}:
+        known = {compute.name for compute in problem.computes}
+        for path, leaf in self.nodes.items():
+            if not isinstance(leaf, Leaf):
+                continue
+            if leaf.op in self.places or leaf.op not in known:
                 raise Unanalysable(
                     f"op {leaf.op} " + ("stands twice" if leaf.op in self.places else "is no expression here"),
                     where="tile tree", help=f"one leaf for each of {', '.join(c.name for c in problem.computes)}",
                 )  # fmt: skip
             self.places[leaf.op] = path
         self.computes: dict[str, Compute] = {op: problem.compute(op) for op in self.places}
-        self.rescaled = readers(rescaled(self.tree, problem))
+        self.rescaled = readers(rescaled(self.tree, problem, self.places))
         #: What each expression reads: its operands, and the running values by which it is rescaled.
         self.inputs: dict[str, frozenset[str]] = {
             op: frozenset(tensor.name for tensor in compute.inputs()).union(

@@ -265,8 +265,11 @@ def walk(tree: Node, path: Path = ()) -> Iterator[tuple[Path, Node]]:
     while rest:
         path, tree = rest.pop()
         yield path, tree
-        below = children(tree)
-        rest += [((*path, number), below[number]) for number in range(len(below) - 1, -1, -1)]
+        if isinstance(tree, Scope):
+            below = tree.children
+            rest += [((*path, number), below[number]) for number in range(len(below) - 1, -1, -1)]
+        elif not isinstance(tree, Leaf):
+            rest.append(((*path, 0), tree.child))
 
 
 def node_at(tree: Node, path: Path) -> Node:

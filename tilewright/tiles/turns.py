@@ -7,13 +7,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from tilewright.dataclass import dataclass
-from tilewright.tiles.axis_steps import Digit, count_up_to, counted_among
+from tilewright.tiles.axis_steps import Digit, count_up_to
 from tilewright.tiles.brute import Walk
 from tilewright.tiles.positions import Positions, Sizes
 from tilewright.tiles.rescaling import Rescaled
@@ -41,17 +40,12 @@ class Turn:
         assert where is not None, "a turn has a visit"
         self.where = where
         self.last = before if before is not None else where
-
-    @cached_property
-    def stands(self) -> Mapping[str, Stand]:
-        """How the loops of each axis stand; `AGAIN` for axes that are not here."""
-        found: dict[str, Stand] = {}
-        for loop in self.shared:
-            found[loop.axis] = found.get(loop.axis, AGAIN) + 2
-        if self.advancing is not None:
-            axis = self.advancing.axis
-            found[axis] = found.get(axis, AGAIN) + 3
-        return found
+        #: How the loops of each axis stand; `AGAIN` for axes that are not here.
+        self.stands: dict[str, Stand] = {}
+        for loop in shared:
+            self.stands[loop.axis] = self.stands.get(loop.axis, AGAIN) + 2
+        if advancing is not None:
+            self.stands[advancing.axis] = self.stands.get(advancing.axis, AGAIN) + 3
 
 
 #: How the loops of one axis stand at a turn: twice the number of those on the outside that do not start again, and one
@@ -95,6 +89,8 @@ class Steps:
 
     def __init__(self, topology: Topology, where: Path, axis: str, groups: tuple[LoopAt, ...]) -> None:
         self.axis, self.loops, self.groups = axis, topology.along(where, axis), groups
+        #: The spatial loops whose iterations make different occurrences of every turn.
+        self.spread = [loop for loop in self.loops if loop.spatial and loop not in groups]
 
     def digits(self, stand: Stand, *, first: bool = False) -> list[tuple[LoopAt, str]]:
         """The loops with the steps that make different occurrences of a turn; temporal ones at the `first`."""
@@ -166,6 +162,14 @@ class Known:
         self._grouped: dict[tuple[Path, tuple[LoopAt, ...]], Steps] = {}
         self._idle: dict[tuple[Path, str], Steps] = {}
         self._intervals: dict[object, Interval] = {}
+        self._frames: dict[object, Frame] = {}
+
+    def frame(self, where: Path, before: Path, tensor: str, parts: Parts, groups: tuple[LoopAt, ...] = ()) -> Frame:
+        """The turns between two visits as a tensor sees them: equal ones once."""
+        key = (where, before, parts.all, groups)
+        if key not in self._frames:
+            self._frames[key] = Frame(self, where, before, tensor, parts, groups)
+        return self._frames[key]
 
     def around(self, where: Path) -> Mapping[str, Steps]:
         """The loops around a visit by axis."""
@@ -293,9 +297,14 @@ class Point:
         if loops and axis in extents and not self.fits(loops[0]):
             return count_up_to(extents[axis] - 1, self.digits(steps.digits(stand, first=first)))
         total: Number = 1
-        for loop, which in steps.digits(stand, first=first):
-            if which != "first":
-                total = total * counted_among(factors[loop], which)
+        for loop in steps.spread:
+            total = total * factors[loop]
+        standing, advances = stand >> 1, stand & 1
+        if advances:
+            total = total * (0 if first else factors[loops[standing - 1]] - 1)
+        for loop in () if first else loops[: standing - advances]:
+            if not loop.spatial:
+                total = total * factors[loop]
         return total
 
     def digits(self, digits: Sequence[tuple[LoopAt, str]]) -> list[Digit]:
