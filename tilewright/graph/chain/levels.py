@@ -21,9 +21,10 @@ from tilewright.graph.chain.hierarchy import Hierarchy
 from tilewright.graph.chain.loops import Access, Chain
 from tilewright.graph.chain.movement import Move, Moves, plan_moves, recomputation
 from tilewright.graph.chain.orders import BlockNest, nest_of
-from tilewright.graph.chain.tilings import Memory, best_tiling
+from tilewright.graph.chain.tilings import Memory, Tiling, best_tiling
 
 Tile = Mapping[str, int]
+Known = dict[object, Tiling | None]  #: the best tiles of one chain, by what they follow from
 
 
 @dataclass(frozen=True)
@@ -70,22 +71,27 @@ def memory_of(hierarchy: Hierarchy, number: int, smallest: Mapping[str, int] | N
 
 def solve_levels(
     candidate: Candidate, hierarchy: Hierarchy, fused: int, smallest: Mapping[str, int] | None = None,
-    aligned: bool = False, double_buffer: bool = False,
+    aligned: bool = False, double_buffer: bool = False, tiling: Tiling | None = None, known: Known | None = None,
 ) -> Levels | None:  # fmt: skip
-    """Tiles at every level, or None where the level of fusion does not hold the smallest ones."""
+    """Tiles at every level, or None where the level of fusion does not hold the smallest ones.
+
+    `tiling` is the best one for the level of fusion alone, where it is known. `known` is filled with the tilings of
+    other levels, for further candidates of the same chain.
+    """
     chain = candidate.moves.chain
+    known = {} if known is None else known
     outer = _outside(candidate, double_buffer)
     tiles: list[Tile] = []
     used: list[Moves] = []
     largest: Tile = chain.extents
     for number in range(1, fused):
         memory = replace(memory_of(hierarchy, number, smallest, aligned), largest=largest)
-        found = best_tiling(outer, memory)
+        found = _found(outer, number, memory, known)
         tiles.append({} if found is None else found.tile)
         largest = largest if found is None else found.tile
         used.append(outer.moves)
     memory = replace(memory_of(hierarchy, fused, smallest, aligned), largest=largest)
-    found = best_tiling(candidate, memory)
+    found = tiling if tiling is not None and fused == 1 else best_tiling(candidate, memory)
     if found is None:
         return None
     tiles.append(_grown(candidate.moves, found.tile, memory))
@@ -93,13 +99,22 @@ def solve_levels(
     inner = Candidate(candidate.order, frozenset(), frozenset(), _alone(chain, candidate.order))
     for number in range(fused + 1, len(hierarchy.levels)):
         memory = replace(memory_of(hierarchy, number, smallest, aligned), largest=tiles[-1])
-        found = best_tiling(inner, memory)
+        found = _found(inner, number, memory, known)
         tiles.append(tiles[-1] if found is None else _grown(inner.moves, found.tile, memory))
         used.append(inner.moves)
     for number in reversed(range(fused - 1)):  # a level that held no block of all operators does not tile
         if not tiles[number]:
             tiles[number], used[number] = tiles[number + 1], used[number + 1]
     return _counted(candidate, hierarchy, fused, tiles, used)
+
+
+def _found(candidate: Candidate, number: int, memory: Memory, known: Known) -> Tiling | None:
+    """The best tiles at a level; those of a candidate with the same formulas are looked up."""
+    assert memory.largest is not None, "that of the level outside"
+    key = (number, candidate.moves.key(), candidate.whole, candidate.halo, tuple(memory.largest.items()))
+    if key not in known:
+        known[key] = best_tiling(candidate, memory)
+    return known[key]
 
 
 def _outside(candidate: Candidate, double_buffer: bool) -> Candidate:

@@ -77,19 +77,41 @@ class Moves:
     def straight(self) -> frozenset[str]:
         """The loops that walk all dimensions that they move alone: blocks grow evenly with their tiles."""
         bent: set[str] = set()
-        for access in {access for held in self.held for access, _, _ in held}:
-            for index in access.dims:
-                bent |= index.loops - {index.plain}
+        for held in self.held:
+            for access, _, _ in held:
+                for index in access.dims:
+                    bent |= index.loops - {index.plain}
         return frozenset(self.chain.extents) - bent
 
     def held_of(self, number: int, tile: Mapping[str, Size], weighted: bool) -> Size:
         """Memory while one operator runs, in elements, or in bytes with `weighted`."""
         total: Size = 0
+        for size in self._blocks(number, tile, weighted):
+            total = total + size
+        return total
+
+    def held_along(self, number: int, loop: str, tile: Mapping[str, Size], weighted: bool) -> tuple[Size, Size]:
+        """Memory while one operator runs as ``a + b * T``, where T is the tile of a `straight` loop: a and b.
+
+        `tile` has a tile of 1 for this loop.
+        """
+        fixed: Size = 0
+        growing: Size = 0
+        sizes = self._blocks(number, tile, weighted)
+        for (access, whole, _), size in zip(self.held[number], sizes, strict=True):
+            if loop in access.loops and loop not in whole:
+                growing = growing + size
+            else:
+                fixed = fixed + size
+        return fixed, growing
+
+    def _blocks(self, number: int, tile: Mapping[str, Size], weighted: bool) -> list[Size]:
+        """Memory for each block that an operator holds."""
+        found = []
         for access, whole, buffers in self.held[number]:
             sizes = {**tile, **{loop: self.chain.extents[loop] for loop in whole}} if whole else tile
-            count = buffers * access.bytes if weighted else buffers
-            total = total + access.footprint(sizes) * count
-        return total
+            found.append(access.footprint(sizes) * (buffers * access.bytes if weighted else buffers))
+        return found
 
     def memory(self, tile: Mapping[str, Size], weighted: bool = False) -> Size:
         """MU: the largest of all operators."""
@@ -146,12 +168,12 @@ def plan_moves(
     ones = frozenset(ones)
     nest = nest_of(chain, order, ones)
     moves: list[Move] = []
-    held: list[dict[tuple[Access, frozenset[str]], int]] = []
+    held: list[list[tuple[Access, frozenset[str], int]]] = []
     survivors: list[tuple[int, Access]] = []
     stays: dict[str, str] = {}
     alive = list(order)
     for number, operator in enumerate(chain.operators):
-        own: dict[tuple[Access, frozenset[str]], int] = {}
+        own: list[tuple[Access, frozenset[str], int]] = []
         shared = [(other, nest.around([number, other])) for other in range(len(chain.operators)) if other != number]
         enclosing = [loop for loop in alive if mode == "nest" or loop in operator.loops]
         for access in operator.accesses:
@@ -159,7 +181,7 @@ def plan_moves(
             repeats, survived = _scan(access, enclosing, access.tensor in keep, ones)
             whole = _whole(chain, nest, access, ones) if link and memory == "corrected" else frozenset[str]()
             streamed = not link and any(loop not in ones for loop in (*repeats, *access.loops - chain.windows))
-            own[access, whole] = 2 if double_buffer and streamed else 1
+            own.append((access, whole, 2 if double_buffer and streamed else 1))
             if not link:
                 moves.append(Move(number, access, repeats))
             if memory == "corrected":
@@ -175,11 +197,11 @@ def plan_moves(
         (other, access) for operator in chain.operators for access in operator.scratch for other in range(len(held))
     ]
     for other, access in (*survivors, *scratch):
-        if all(access.tensor != mine.tensor for mine, _ in held[other]):
-            held[other][access, frozenset()] = 1
+        if all(access.tensor != mine.tensor for mine, _, _ in held[other]):
+            held[other].append((access, frozenset(), 1))
     again = reruns(chain, nest)
     kept = {tensor: loop for tensor, loop in stays.items() if tensor not in chain.links}
-    return Moves(chain, tuple(moves), tuple(tuple((a, w, n) for (a, w), n in own.items()) for own in held), again, kept)
+    return Moves(chain, tuple(moves), tuple(map(tuple, held)), again, kept)
 
 
 def _scan(access: Access, loops: Sequence[str], kept: bool, ones: Collection[str]) -> tuple[tuple[str, ...], set[str]]:

@@ -20,7 +20,7 @@ from tilewright.expr.intensity import is_compute_intensive
 from tilewright.graph.chain.candidates import Candidate, candidates
 from tilewright.graph.chain.halo import RECOMPUTE, Halo
 from tilewright.graph.chain.hierarchy import Hierarchy
-from tilewright.graph.chain.levels import Levels, memory_of, solve_levels
+from tilewright.graph.chain.levels import Known, Levels, memory_of, solve_levels
 from tilewright.graph.chain.loops import Chain, NotAChain, chain_of
 from tilewright.graph.chain.orders import legal_orders
 from tilewright.graph.chain.softmax import Rewrite, deferred, online
@@ -199,6 +199,7 @@ def _solved(
         shown = f"{reason}; {len(wrong)} orders in all"
         refused.append(Refusal(f"order {' '.join(order)}", "R1: a link is complete before it is read", shown))
     every = candidates(chain, orders, double_buffer=double_buffer, halo=halo)
+    known: Known = {}
     found: list[Levels] = []
     for level, store in enumerate(hierarchy.levels):
         if level == 0 or not store.fuses or not store.capacity_bytes:
@@ -207,7 +208,10 @@ def _solved(
         if not few:
             values = f"{store.capacity_bytes} bytes do not hold the smallest tiles"
             refused.append(Refusal(f"links in {store.name}", "MU fits MC", values))
-        solved = [solve_levels(each, hierarchy, level, smallest, bool(smallest), double_buffer) for each, _ in few]
+        solved = [
+            solve_levels(each, hierarchy, level, smallest, bool(smallest), double_buffer, tiling, known)
+            for each, tiling in few
+        ]
         found += [each for each in solved if each is not None]
     return found
 
@@ -330,7 +334,7 @@ def solve_product(group: Sequence[Compute], hierarchy: Hierarchy, quanta: Quanta
     smallest = smallest_tiles(chain, quanta)
     orders, _ = legal_orders(chain)
     few = solve_level(candidates(chain, orders), memory_of(hierarchy, 1, smallest, bool(smallest)), 1)
-    solved = solve_levels(few[0][0], hierarchy, 1, smallest, bool(smallest)) if few else None
+    solved = solve_levels(few[0][0], hierarchy, 1, smallest, bool(smallest), tiling=few[0][1]) if few else None
     if solved is None:
         raise _too_small(chain, hierarchy, quanta)
     return solved

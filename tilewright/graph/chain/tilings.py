@@ -9,7 +9,7 @@ the relaxed problem from several starts, and a search of neighbours makes each r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any
 
@@ -25,6 +25,7 @@ Array = np.ndarray[Any, Any]
 
 MOST_POINTS = 200_000  #: combinations that are evaluated one by one; more take longer than the relaxed solution
 STARTS = 8  #: of SLSQP
+MOST_ELEMENTS = np.iinfo(np.int64).max  #: more than any tiling moves
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,12 @@ def lower_bound(candidate: Candidate, memory: Memory) -> float:
     return float(space.evaluate({loop: np.array(pick) for loop, pick in picks.items()})[0])
 
 
+@lru_cache(maxsize=4096)
+def _tiles(extent: int, smallest: int, multiple: int, largest: int) -> Array:
+    """The `distinct_tiles` of a loop up to the largest. Nobody may write to the array: all spaces have the same."""
+    return np.array([tile for tile in distinct_tiles(extent, smallest, multiple) if tile <= largest], dtype=np.int64)
+
+
 class _Space:
     """All tilings of a candidate: a pick is the position of a tile in the list of its loop."""
 
@@ -94,8 +101,8 @@ class _Space:
                 self.fixed[loop] = least
                 self.possible &= largest[loop] >= least
             else:
-                tiles = distinct_tiles(extent, least, smallest.get(loop, 1) if memory.aligned else 1)
-                self.sizes[loop] = np.array([tile for tile in tiles if tile <= largest[loop]], dtype=np.int64)
+                multiple = smallest.get(loop, 1) if memory.aligned else 1
+                self.sizes[loop] = _tiles(extent, least, multiple, largest[loop])
                 self.possible &= len(self.sizes[loop]) > 0
         self.loops = tuple(self.sizes)
         self._tables: dict[tuple[Index, bool], Array] = {}
@@ -191,9 +198,11 @@ class _Space:
         best = float(seconds.min())
         if best == np.inf:
             return None
-        volume = np.where(seconds <= best * (1 + 1e-12), np.broadcast_to(volume, seconds.shape), np.iinfo(np.int64).max)
+        volume = np.where(seconds <= best * (1 + 1e-12), volume, MOST_ELEMENTS)
         place = np.unravel_index(int(volume.argmin()), seconds.shape)
-        found = {loop: int(np.broadcast_to(pick, seconds.shape)[place]) for loop, pick in picks.items()}
+        found = {loop: int(pick) for loop, pick in zip(grid, place, strict=True)}
+        if self.solved is not None:
+            found[self.solved] = int(picks[self.solved][place])
         return self.tiling(found, float(seconds[place]), int(volume[place]))
 
     def largest(self, loop: str, picks: Mapping[str, Array], shape: tuple[int, ...] = ()) -> Array:
@@ -202,11 +211,10 @@ class _Space:
         What an operator holds is ``a + b * T``.
         """
         most: Any = np.full(shape, self.sizes[loop][-1], dtype=np.int64)
-        tile = self.tile(picks)
+        tile = {**self.tile(picks), loop: 1}
         for number in range(len(self.moves.held)):
-            one, two = (self.held(number, {**tile, loop: size}) for size in (1, 2))
-            slope = np.asarray(two - one if self.chain.extents[loop] > 1 else 0)
-            rest = self.memory.capacity - (one - slope)
+            fixed, slope = self.moves.held_along(number, loop, tile, self.memory.weighted)
+            rest = self.memory.capacity - fixed
             bound = np.where(slope > 0, rest // np.maximum(slope, 1), np.where(rest >= 0, most, 0))
             most = np.minimum(most, bound)
         return np.asarray(np.searchsorted(self.sizes[loop], most, side="right") - 1)
