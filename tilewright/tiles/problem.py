@@ -162,6 +162,18 @@ class Problem:
         return {tensor.name: tensor for compute in self.computes for tensor in (*compute.inputs(), compute.output)}
 
     @cached_property
+    def walked(self) -> Mapping[str, Mapping[str, int]]:
+        """Of each expression the extents of the axes that no consumer decides about, by the name of their loop."""
+        return {
+            compute.name: {
+                self.names[compute.name, axis.name]: axis.size
+                for axis in compute.body_loops
+                if (compute.name, axis.name) not in self.derived
+            }
+            for compute in self.computes
+        }
+
+    @cached_property
     def users(self) -> Mapping[str, frozenset[str]]:
         """The expressions that read each tensor."""
         return {

@@ -133,7 +133,6 @@ class Topology:
         self._visits: dict[Path, tuple[Path, ...]] = {}
         self._crossing: dict[tuple[Path, int], frozenset[str]] = {}
         self._bypassed: dict[Path, frozenset[str]] = {}
-        self._walked: dict[str, frozenset[str]] = {}
         self._advances: dict[str, LoopAt | None] = {}
         self._tops: dict[Path, Path] = {}
         self._par_tiles: dict[Path, tuple[Path, ...]] = {}
@@ -193,13 +192,13 @@ class Topology:
     def _seen_part(self, op: str, name: str, points: int) -> SeenPart:
         compute = self.computes[op]
         axis = next((a for a in compute.loops if self.problem.names[op, a.name] == name), None)
-        last = last_seen(compute.body, axis) if axis is not None and self._walks(op, name) else None
+        last = last_seen(compute.body, axis) if axis is not None and name in self.problem.walked[op] else None
         if axis is None or last is None or points < 1:
             raise Unanalysable(
                 f"op {op} hides no steps of {points} points of {name}", where="tile tree",
                 help=f"a loop that a mask of {op} bounds, as in l <= m, and steps of 1 point or more",
             )  # fmt: skip
-        walking = [place for other, place in self.places.items() if self._walks(other, name)]
+        walking = [place for other, place in self.places.items() if name in self.problem.walked[other]]
         around = list(self.above(reduce(same_path, walking)))
         first = next((n for n, loop in enumerate(around) if loop.axis == name), len(around))
         return SeenPart(name, op, last, points, frozenset(around[:first]))
@@ -221,21 +220,10 @@ class Topology:
 
     def _extents(self) -> dict[str, int]:
         """Extents of the axes that no consumer's tile decides, by the name of their loop."""
-        problem = self.problem
-        return {
-            problem.names[op, axis.name]: axis.size
-            for op, compute in self.computes.items()
-            for axis in compute.body_loops
-            if (op, axis.name) not in problem.derived
-        }
-
-    def _walks(self, op: str, name: str) -> bool:
-        """Whether an expression has an axis of this name whose range no consumer decides."""
-        problem = self.problem
-        if op not in self._walked:
-            axes = (axis.name for axis in self.computes[op].body_loops if (op, axis.name) not in problem.derived)
-            self._walked[op] = frozenset(problem.names[op, axis] for axis in axes)
-        return name in self._walked[op]
+        extents: dict[str, int] = {}
+        for op in self.places:
+            extents.update(self.problem.walked[op])
+        return extents
 
     def _follows(self, op: str, name: str, tile: Path) -> bool:
         """Whether a loop of a tile cuts a range that consumers outside of the tile decide."""
@@ -250,10 +238,11 @@ class Topology:
 
     def _loops_at(self, path: Path, tile: Tile) -> tuple[LoopAt, ...]:
         level = self.level(path)
-        below = self.ops(path)
+        below, walked = self.ops(path), self.problem.walked
         found = []
         for index, loop in enumerate(tile.loops):
-            advances = tuple(op for op in below if self._walks(op, loop.name) or self._follows(op, loop.name, path))
+            name = loop.name
+            advances = tuple([op for op in below if name in walked[op] or self._follows(op, name, path)])
             axis = loop.name if advances else f"{loop.name} {path} {index}"
             found.append(LoopAt(path, index, axis, tile.binding is Binding.SP, level))
             self.references[found[-1]] = advances
@@ -268,8 +257,7 @@ class Topology:
     def above(self, path: Path) -> tuple[LoopAt, ...]:
         """The loops around a node, outermost first."""
         if path not in self._above:
-            tiles = (path[:depth] for depth in range(len(path)))
-            self._above[path] = tuple(loop for tile in tiles for loop in self.loops.get(tile, ()))
+            self._above[path] = (*self.above(path[:-1]), *self.loops.get(path[:-1], ())) if path else ()
         return self._above[path]
 
     def along(self, path: Path, axis: str) -> tuple[LoopAt, ...]:
@@ -282,8 +270,8 @@ class Topology:
 
     def _by_axis(self, path: Path) -> Mapping[str, tuple[LoopAt, ...]]:
         if path not in self._along:
-            found: dict[str, tuple[LoopAt, ...]] = {}
-            for loop in self.above(path):
+            found = dict(self._by_axis(path[:-1])) if path else {}
+            for loop in self.loops.get(path[:-1], ()) if path else ():
                 found[loop.axis] = (*found.get(loop.axis, ()), loop)
             self._along[path] = found
         return self._along[path]
