@@ -124,27 +124,30 @@ def model(
     """Predict cycles, energy, and what every memory level holds, loads and stores."""
     from tilewright.tiles.legality import TooLarge, violations
     from tilewright.tiles.summary import facts
+    from tilewright.tiles.tree import about
 
     require_files(csv_prefix, ANALYSIS)
     require_writable(svg, "--svg")
     refuse({"--draw": draw and as_json}, "JSON has no picture", "leave it out")
-    given, target = _given(files, machine)
-    task = _Task(given.problem, given.tree, latency, compat_evict, double_buffer)
-    refused = list(violations(
-        task.tree, task.problem, imperfect=imperfect, recompute=recompute, resources=task.resources(target)
-    ))  # fmt: skip
-    for each in refused:
-        if not isinstance(each, TooLarge):
-            raise each
     if sweep is not None:
         options = {"--json": as_json, "--csv": csv_prefix is not None, "--svg": svg is not None, "--draw": draw}
         refuse_beside_sweep(options)
-        rows = [
-            {field: value, **task.analysis(changed).metrics()} for field, value, changed in swept(sweep, target)
-        ]  # fmt: skip
-        print(csv_text(rows), end="")
-        return
-    found = task.analysis(target)
+    given, target = _given(files, machine)
+    task = _Task(given.problem, given.tree, latency, compat_evict, double_buffer)
+    with about(files[0].name):
+        refused = list(violations(
+            task.tree, task.problem, imperfect=imperfect, recompute=recompute, resources=task.resources(target)
+        ))  # fmt: skip
+        for each in refused:
+            if not isinstance(each, TooLarge):
+                raise each
+        if sweep is not None:
+            rows = [
+                {field: value, **task.analysis(changed).metrics()} for field, value, changed in swept(sweep, target)
+            ]  # fmt: skip
+            print(csv_text(rows), end="")
+            return
+        found = task.analysis(target)
     shown = {
         **facts(found, task.problem.tensors()), "latency": task.mode(target),
         "too_large": [each.message for each in refused],

@@ -13,7 +13,6 @@ from pathlib import Path
 from tilewright.compiler.planning import ChooseProduct, Planning
 from tilewright.compiler.products import unit_loops
 from tilewright.compiler.rows import group_statements
-from tilewright.compiler.trees import about
 from tilewright.decision import Decision
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Compute, Const, Expr, Read, Tensor, select, static_shape, walk
@@ -27,7 +26,7 @@ from tilewright.layouts import Packed, permuted
 from tilewright.operator.statements import Statements, drop_unit_loops, inner_loops, outer_loops, over
 from tilewright.tiles.parts import has_several_parts
 from tilewright.tiles.product import Product
-from tilewright.tiles.tree import InvalidTree, TileTree
+from tilewright.tiles.tree import InvalidTree, TileTree, about
 from tilewright.tiles.windows import inside
 
 Judge = Callable[[tuple[Group, ...]], tuple[tuple[MappedProduct, ...], Decision]]

@@ -29,7 +29,6 @@ from tilewright.compiler.chains import (
 from tilewright.compiler.planning import Planning, points
 from tilewright.compiler.products import ProductPlan, unit_loops
 from tilewright.compiler.rows import lanes_of, place_constants
-from tilewright.compiler.trees import about
 from tilewright.dataclass import dataclass
 from tilewright.decision import ASKED, Cost, Decision, Refusal, keep
 from tilewright.expr.core import Axis, Const, Expr, Read, Tensor
@@ -63,6 +62,7 @@ from tilewright.tiles.legality import check
 from tilewright.tiles.machines import program_resources
 from tilewright.tiles.problem import problem_of
 from tilewright.tiles.product import Operand, Product, flat_product
+from tilewright.tiles.tree import about
 
 MOST_PRODUCTS = 3  # in one kernel: of each the best register tiles are tried with those of all others
 

@@ -9,7 +9,7 @@ from math import prod
 from tilewright.compiler.packed import place_relayout
 from tilewright.compiler.planning import Planning, Stored, points
 from tilewright.compiler.rows import fill_borders, order_of_result, plan_rows
-from tilewright.compiler.trees import about, cut_of_tree, point_of_tree
+from tilewright.compiler.trees import cut_of_tree, point_of_tree
 from tilewright.decision import ASKED, Decision
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
@@ -33,6 +33,7 @@ from tilewright.operator.row_lines import slices_leave, waiting_cycles
 from tilewright.operator.rules.cpu_fused import kernel_cycles
 from tilewright.operator.rules.cpu_product import blocks_of, choose_point, depth_block, depth_blocks, scheduled_product
 from tilewright.tiles.product import Operand, Product, flat_product
+from tilewright.tiles.tree import about
 from tilewright.tiles.windows import inside
 
 # Rows up to which a contiguous b is read where it is, if L2 holds it and if not: then a panel has a page for each step.

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from math import prod
 from pathlib import Path
 
-from tilewright.errors import CompileError, InvalidArgument
+from tilewright.errors import InvalidArgument
 from tilewright.expr.names import claim
 from tilewright.expr.ordered import Ordered, Sort
 from tilewright.lower.row_tree import RowTree
@@ -35,6 +34,7 @@ from tilewright.tiles.tree import (
     Stage,
     Tile,
     TileTree,
+    about,
     from_json,
     kernels,
     leaves,
@@ -110,17 +110,6 @@ class GivenTrees:
                 near = get_close_matches(name, kernels, 1)
                 help = near[0] if near else f"one of {', '.join(list(kernels)[:5])}"
                 raise InvalidArgument(f"the plan has no kernel {name!r}", where=self.places[name], help=help)
-
-
-@contextmanager
-def about(kernel: str) -> Iterator[None]:
-    """Errors that are raised meanwhile say that they are about the tile tree of this kernel."""
-    try:
-        yield
-    except CompileError as error:
-        place = error.where.removeprefix("tile tree")
-        error.where = f"tile tree of {kernel}{', ' if place and place[0].isalnum() else ''}{place}"
-        raise
 
 
 def _form(kernel: Kernel) -> TileTree:

@@ -252,6 +252,17 @@ Node = Tile | Scope | Stage | Leaf
 TileTree = Tile | Scope | Stage
 
 
+@contextmanager
+def about(name: str) -> Iterator[None]:
+    """Errors that are raised meanwhile say that they are about the tile tree of this kernel or file."""
+    try:
+        yield
+    except CompileError as error:
+        place = error.where.removeprefix("tile tree")
+        error.where = f"tile tree of {name}{', ' if place and place[0].isalnum() else ''}{place}"
+        raise
+
+
 def children(node: Node) -> tuple[Node, ...]:
     """The nodes directly below, in order."""
     if isinstance(node, Scope):

@@ -256,13 +256,16 @@ def test_memory_that_is_double_buffered_holds_what_is_streamed_twice() -> None:
     assert "keeps 232 bytes in L1, which holds 200" in found["too_large"][0]
 
 
+TREE = "tile tree of chain.tile"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "place", "value", "change"),
     [
         ("shar[", "shar(", "chain.tile:10:7", "found '('", "write '[' here"),
-        ("op C", "op Q", "tile tree", "op Q is no expression here", "one of C, E"),
-        ("@L1 for m:4, l:2, k:4", "@L7 for m:4, l:2, k:4", "tile tree", "level L7 does not exist", "DRAM, L1, RF"),
-        ("m:2, l:3", "m:3, l:3", "tile tree", "extent 8, but factors 3@DRAM*4@L1 = 12", "make m at DRAM 2"),
+        ("op C", "op Q", TREE, "op Q is no expression here", "one of C, E"),
+        ("@L1 for m:4, l:2, k", "@L7 for m:4, l:2, k", TREE, "level L7 does not exist", "DRAM, L1, RF"),
+        ("m:2, l:3", "m:3, l:3", TREE, "extent 8, but factors 3@DRAM*4@L1 = 12", "make m at DRAM 2"),
         ("over k:4", "over k:5", "chain.tile:5", "5", ""),
         ("\ntree\n", "\n", "chain.tile:", "there is no line `tree`", "then a line `tree`"),
     ],
