@@ -77,8 +77,10 @@ def lower_bound(candidate: Candidate, memory: Memory) -> float:
 
 @lru_cache(maxsize=4096)
 def _tiles(extent: int, smallest: int, multiple: int, largest: int) -> Array:
-    """The `distinct_tiles` of a loop up to the largest. Nobody may write to the array: all spaces have the same."""
-    return np.array([tile for tile in distinct_tiles(extent, smallest, multiple) if tile <= largest], dtype=np.int64)
+    """The `distinct_tiles` of a loop up to the largest; read-only, since all spaces have the same array."""
+    tiles = np.array([tile for tile in distinct_tiles(extent, smallest, multiple) if tile <= largest], dtype=np.int64)
+    tiles.setflags(write=False)
+    return tiles
 
 
 class _Space:
