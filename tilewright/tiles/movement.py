@@ -184,6 +184,8 @@ class Boundaries:
             counts = [each.evaluations[op].values() for each in self._walks(point)]
             every, most = [sum(each) for each in counts], [max(each, default=0) for each in counts]
             point.evaluations[op] = (np.array(every), np.array(most)) if point.in_batch else (every[0], most[0])
+        if op not in point.evaluations and point.is_whole(op):
+            point.evaluations[op] = point.runs(op)
         if op not in point.evaluations:
             if op not in self._evaluated:
                 place = self.topology.places[op]

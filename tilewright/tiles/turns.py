@@ -253,6 +253,26 @@ class Point:
         loops = self.topology.along(path, axis)
         return not loops or self.fits(loops[0])
 
+    def is_whole(self, op: str) -> bool:
+        """Whether no step of a loop around an expression is clipped, and no consumer decides about its axes."""
+        topology = self.topology
+        place, extents = topology.places[op], topology.extents
+        if topology.cut or len(topology.problem.walked[op]) < len(topology.computes[op].body_loops):
+            return False
+        return all(self.even(place, axis) for axis in topology.axes_around(place) if axis in extents)
+
+    def runs(self, op: str) -> tuple[Number, Number]:
+        """The points of an expression where it `is_whole`: of all units together, and of each."""
+        topology, place = self.topology, self.topology.places[op]
+        one: Number = 1
+        for axis, extent in topology.problem.walked[op].items():
+            one = one * least(self.inside(op, axis, place), extent)
+        every = one
+        for loop in topology.above(place):
+            every = every * self.factors[loop]
+            one = one if loop.spatial else one * self.factors[loop]
+        return every, one
+
     def inside(self, op: str, axis: str, path: Path) -> Number:
         """How many values of an axis of an expression the node at `path` covers."""
         return self._covers(self.topology.inside(op, axis, path))
