@@ -180,8 +180,9 @@ def plan_moves(
             link = access.tensor in chain.links
             repeats, survived = _scan(access, enclosing, access.tensor in keep, ones)
             whole = _whole(chain, nest, access, ones) if link and memory == "corrected" else frozenset[str]()
-            streamed = not link and any(loop not in ones for loop in (*repeats, *access.loops - chain.windows))
-            own.append((access, whole, 2 if double_buffer and streamed else 1))
+            streamed = double_buffer and not link
+            streamed = streamed and any(loop not in ones for loop in (*repeats, *access.loops - chain.windows))
+            own.append((access, whole, 2 if streamed else 1))
             if not link:
                 moves.append(Move(number, access, repeats))
             if memory == "corrected":

@@ -20,6 +20,7 @@ from tilewright.graph.chain.candidates import Candidate
 from tilewright.graph.chain.closed_form import distinct_tiles
 from tilewright.graph.chain.index import Index
 from tilewright.graph.chain.loops import Chain
+from tilewright.graph.chain.movement import Moves
 
 Array = np.ndarray[Any, Any]
 
@@ -48,12 +49,21 @@ class Memory:
 
 @dataclass(frozen=True)
 class Tiling:
-    """Tile sizes with what they cost: `seconds` in the unit of `Memory`, volume DV and memory use MU."""
+    """Tile sizes with what they cost: `seconds` in the unit of `Memory`, and the volume DV.
+
+    `moves` are the formulas of the candidate; memory counts in bytes where it is `weighted`.
+    """
 
     tile: Mapping[str, int]
     seconds: float
     volume: int
-    memory: int
+    moves: Moves
+    weighted: bool
+
+    @property
+    def memory(self) -> int:
+        """What it holds at most, MU."""
+        return int(self.moves.memory(self.tile, self.weighted))
 
 
 def best_tiling(candidate: Candidate, memory: Memory, *, most_points: int = MOST_POINTS) -> Tiling | None:
@@ -217,7 +227,8 @@ class _Space:
         for number in range(len(self.moves.held)):
             fixed, slope = self.moves.held_along(number, loop, tile, self.memory.weighted)
             rest = self.memory.capacity - fixed
-            bound = np.where(slope > 0, rest // np.maximum(slope, 1), np.where(rest >= 0, most, 0))
+            grows = isinstance(slope, np.ndarray) or slope > 0  # blocks have elements: then all slopes are positive
+            bound = rest // slope if grows else np.where(rest >= 0, most, 0)
             most = np.minimum(most, bound)
         return np.asarray(np.searchsorted(self.sizes[loop], most, side="right") - 1)
 
@@ -231,7 +242,7 @@ class _Space:
     def tiling(self, picks: Mapping[str, int], seconds: float, volume: int) -> Tiling:
         """One point as a value."""
         tile = {**self.fixed, **{loop: int(self.sizes[loop][pick]) for loop, pick in picks.items()}}
-        return Tiling(tile, seconds, volume, int(self.moves.memory(tile, self.memory.weighted)))
+        return Tiling(tile, seconds, volume, self.moves, self.memory.weighted)
 
     # Relaxed ----------------------------------------------------------------------------------------------------------
 
