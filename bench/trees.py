@@ -101,13 +101,13 @@ def shown(found: Sequence[Times]) -> bool:
 def timed(
     subjects: Sequence[Subject], turns: int, *, warm: bool = True, clock: Callable[[], float] = time.process_time
 ) -> list[Times]:
-    """Times of all subjects in turns, with an untimed call of each before them if `warm`."""
+    """Times of all subjects in turns. If `warm`, a call that is not timed fills caches before each that is."""
     seconds: list[list[float]] = [[] for _ in subjects]
-    for subject in subjects if warm else ():
-        subject.call()
     for turn in range(turns):
         for subject, found in zip(subjects, seconds, strict=True):
             if turn % subject.every == 0:
+                if warm:
+                    subject.call()
                 start = clock()
                 subject.call()
                 found.append((clock() - start) / subject.count)

@@ -17,13 +17,13 @@ def recorded(names: list[str], name: str) -> Callable[[], object]:
     return lambda: names.append(name)
 
 
-def test_subjects_are_timed_in_turns_after_a_call_that_is_not() -> None:
+def test_subjects_take_turns_and_each_begins_with_a_call_that_is_not_timed() -> None:
     called: list[str] = []
     ticks = iter(range(100))
     often = Subject("a", 1.0, recorded(called, "a"), count=4)
     seldom = Subject("b", 1.0, recorded(called, "b"), every=2)
     found = timed([often, seldom], 3, clock=lambda: float(next(ticks)))
-    assert "".join(called) == "ab" + "ab" + "a" + "ab"
+    assert "".join(called) == "aabb" + "aa" + "aabb"
     assert [each.seconds for each in found] == [(0.25, 0.25, 0.25), (1.0, 1.0)]
 
 
