@@ -118,6 +118,6 @@ def test_sums_along_lines_cost_none() -> None:
 
 
 def test_the_tile_walks_along_the_lines() -> None:
-    """6 rows by 1 place had fewer cycles, by how 65 rows and 29 places divide, and took 2.4 times as long on a Zen 3."""
+    """6 rows by 1 place had fewer cycles, by how 65 rows and 29 places divide, and took 2.4 times as long (Zen 3)."""
     along, down = (tiled_cycles(channels_outside(65), rows, 2, MACHINE) for rows in ((1, 6), (6, 1)))
     assert down > 1.5 * along
