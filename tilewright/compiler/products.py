@@ -269,12 +269,13 @@ class ProductPlan:
     def _spread_rows(self, work: Product, point: ProductPoint, blocks: Mapping[str, int]) -> Product:
         """The product with its broadcast operand copied to longer rows, where slices of its rows leave L1 and L2.
 
-        Only where that saves more cycles than the copy takes.
+        Only where that saves more cycles than the copy takes, and the sum walks along the rows: then the same loops are
+        one as before.
         """
         source, machine, tile = self.a.tensor, self.machine, point.tile(work)
         stored = self.planning.stored(source)
         k_block = replace(point, k_blocks=depth_blocks(work, tile, machine)).k_block(work)
-        if self.a != self.product.a or any(map(any, stored.layout.halo)):
+        if self.a != self.product.a or any(map(any, stored.layout.halo)) or not self._walks_along_rows():
             return work
         if not slices_leave(work.a, work, tile, blocks, k_block, machine):
             return work
@@ -290,6 +291,11 @@ class ProductPlan:
         reason = f"rows lie in few sets of L1 and L2: {waiting:.0f} cycles of waiting, {copying:.0f} of copying"
         self._store_again(read, order, reason)
         return self._work(self._plain_operand(), self.packs)
+
+    def _walks_along_rows(self) -> bool:
+        """Whether there is one sum, and it walks the last dimension of the broadcast operand."""
+        last = affine(self.a.indices[-1]) if self.a.indices else None
+        return last is not None and len(self.depth) == 1 and last.terms == {self.depth[0]: 1}
 
     def _wants_neighbours(self, layout: Packed) -> bool:
         """Whether a, stored like this, is stored again, so that an instruction on groups finds neighbours in it."""

@@ -21,8 +21,6 @@ from tilewright.intrinsics.intrinsic import Intrinsic
 from tilewright.intrinsics.registry import Registry, targets_of
 from tilewright.machine.description import Cpu
 
-CYCLES_ACROSS_LINES = 0.8  # of a row in a step whose element is in another line than that of the step before: Zen 3
-
 
 @dataclass(frozen=True, eq=False)
 class CpuProducts:
@@ -136,15 +134,21 @@ class CpuProducts:
         return Cost(cycles + moved * self.machine.nominal_clock_hz / _core_bytes_per_second(self.machine), bytes=moved)
 
     def _across_lines(self, product: MappedProduct) -> float:
-        """Cycles for rows of a whose neighbours along a sum lie in other lines: each step reads a line for each row."""
+        """Cycles in which lines of a come from the last cache, where each step of a sum reads other ones.
+
+        Rows that walk neighbours share lines.
+        """
         last = affine(product.a.indices[-1]) if product.a.indices else None
         near = last is None or any(abs(last.coefficient(axis)) == 1 for axis in product.depth)
-        if near or product.a.tensor.name not in self.given:
+        if last is None or near or product.a.tensor.name not in self.given:
             return 0.0
-        _, vectors = min(product.shapes, key=lambda shape: sum(shape) / prod(shape))
+        height, vectors = min(product.shapes, key=lambda shape: sum(shape) / prod(shape))
+        together = height if any(last.coefficient(axis) == 1 for axis in product.rows) else 1
         others = iterations([axis for axis in product.compute.loops if axis != product.columns])
         tiles = -(-product.columns.size // (product.lanes * vectors))
-        return CYCLES_ACROSS_LINES * others * tiles / product.group
+        cache = self.machine.caches[-1]
+        line_cycles = cache.line_bytes / (cache.bytes_per_cycle or self.machine.vector_bits / 8)
+        return line_cycles * others * tiles / (together * product.group)
 
     def reason(self, product: MappedProduct) -> str:
         """The cost in words."""

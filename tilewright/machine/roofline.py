@@ -48,7 +48,7 @@ class LaunchModel:
         """
         threads = self.busy_threads(programs)
         compute = cycles / self.clock_hz * busiest_share(programs, threads)
-        level, moved, rate = self._moved(bytes_moved, constant_bytes, reads, threads)
+        level, moved, rate = self._moved(bytes_moved, constant_bytes, reads, threads, trips)
         both = (compute**OVERLAP + moved**OVERLAP) ** (1 / OVERLAP)
         overhead = (LAUNCH_SECONDS if threads == 1 else FORK_SECONDS) * trips
         return LaunchTime(both + overhead, "compute" if compute >= moved else level, rate)
@@ -57,11 +57,13 @@ class LaunchModel:
         """The threads that so many programs keep busy."""
         return min(self.threads, programs or self.threads)
 
-    def _moved(self, bytes_moved: int, constant_bytes: int, reads: bool, threads: int) -> tuple[str, float, float]:
+    def _moved(
+        self, bytes_moved: int, constant_bytes: int, reads: bool, threads: int, trips: int
+    ) -> tuple[str, float, float]:  # fmt: skip
         """The level of memory that takes the longest, seconds for all bytes, and the rate of reading that level."""
         last, dram = self.machine.caches[-1], self.machine.dram
         memory = dram.bytes_per_second if threads > 1 else dram.core_bytes_per_second
-        if bytes_moved > last.kept_bytes:  # read and written where no cache holds it
+        if bytes_moved > last.kept_bytes * trips:  # read and written where no cache holds what one trip moves
             copied = dram.copy_bytes_per_second if threads == self.machine.cores else None
             rate = copied or memory
             return "memory", bytes_moved / rate, rate

@@ -18,7 +18,7 @@ from tilewright.expr.dtypes import INDEX, is_float
 from tilewright.machine.description import Cpu
 from tilewright.machine.roofline import OVERLAP
 from tilewright.operator.product_point import ProductPoint
-from tilewright.operator.row_lines import crowded
+from tilewright.operator.row_lines import crowded, line_cycles
 from tilewright.tiles.kernel import Kernel, Statement, joined
 from tilewright.tiles.parts import RegisterTile, register_tiles
 from tilewright.tiles.product import Product
@@ -54,7 +54,8 @@ def tiled_cycles(work: Product, rows: Sequence[int], vectors: int, machine: Cpu)
     sizes = tuple(axis.size for axis in work.rows)
     ports = machine.fma_units, machine.loads_per_cycle, machine.stores_per_cycle
     columns = -(-work.columns.size // work.lanes)
-    tiles = _tiles_cycles(sizes, tuple(rows), columns, vectors, k, ports, extra_instructions(work))
+    far = line_cycles(work, rows, machine) / prod(rows)
+    tiles = _tiles_cycles(sizes, tuple(rows), columns, vectors, k, ports, extra_instructions(work), far)
     return tiles * prod(axis.size for axis in work.outer)
 
 
@@ -70,9 +71,19 @@ def extra_instructions(work: Product) -> Extra:
 
 @lru_cache(maxsize=1 << 16)
 def _tiles_cycles(
-    sizes: tuple[int, ...], rows: tuple[int, ...], columns: int, vectors: int, k: float, ports: Ports, extra: Extra
+    sizes: tuple[int, ...],
+    rows: tuple[int, ...],
+    columns: int,
+    vectors: int,
+    k: float,
+    ports: Ports,
+    extra: Extra,
+    far: float,
 ) -> float:
-    """Cycles of all tiles of rows of these sizes, by columns in vectors; layers of a network ask for the same ones."""
+    """Cycles of all tiles of rows of these sizes, by columns in vectors; layers of a network ask for the same ones.
+
+    In each step lines of a row take `far` cycles to come.
+    """
     pieces = [_pieces(size, tile) for size, tile in zip(sizes, rows, strict=True)]
     total = 0.0
     for column_count, width in _pieces(columns, vectors):
@@ -80,7 +91,7 @@ def _tiles_cycles(
             count = prod((c for c, _ in combination), start=column_count)
             height = prod(size for _, size in combination)
             if count:
-                total += count * _tile_cycles(height, width, k, ports, extra)
+                total += count * (_tile_cycles(height, width, k, ports, extra) + k * height * far)
     return total
 
 

@@ -9,7 +9,9 @@ there, and what L1 has lost comes from further out. A copy with longer rows spre
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from math import prod
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -49,6 +51,26 @@ def lines_by_set(
     slices = np.arange(-(-slice_bytes // cache.line_bytes))
     lines = np.unique(np.add.outer(starts // cache.line_bytes, slices))
     return np.bincount(lines % cache.sets)
+
+
+def line_cycles(work: Product, rows: Sequence[int], machine: Cpu) -> float:
+    """Cycles of one step of k in which lines of a tile's rows come; 0 where the next step finds most of them in L1.
+
+    Where the innermost sum walks from line to line, as in an image whose channels are outermost, each step reads as
+    many lines as the rows lie in. They come from L2, or from the last cache where L2 does not hold the operand.
+    """
+    first, *outer = machine.caches
+    form = affine(work.a.index)
+    size = dtypes.size_bytes(work.a.tensor.dtype)
+    if form is None or not outer or abs(form.coefficient(work.depth[-1])) * size < first.line_bytes:
+        return 0.0
+    steps = [form.coefficient(axis) * size for axis in work.rows]
+    places = product(*map(range, rows))
+    lines = len({sum(map(mul, steps, place)) // first.line_bytes for place in places})
+    if lines * first.line_bytes * prod(axis.size for axis in work.depth) <= first.bytes:
+        return 0.0
+    level = outer[0] if work.a.tensor.size_bytes <= outer[0].bytes else outer[-1]
+    return lines * first.line_bytes / (level.bytes_per_cycle or machine.vector_bits / 8)
 
 
 def slices_leave(

@@ -13,7 +13,7 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from tilewright.codegen.cpu import grid, memory
 from tilewright.codegen.cpu.dot import body_of, emit_dot, product_of
-from tilewright.codegen.cpu.scan import scan
+from tilewright.codegen.cpu.scan import identity, scan
 from tilewright.codegen.cpu.target import Target
 from tilewright.codegen.elementwise import ELEMENT, combination, emit_element, emit_kind, scalar_constant
 from tilewright.codegen.loops import counted_loop, either
@@ -249,8 +249,11 @@ class KernelEmitter:
 
     def _scan(self, op: tile.ScanOp) -> None:
         value = self.values[op.value]
-        combine = self._combiner(op.kind.data, tile.element(op.value), bool(op.unsigned))
-        prefix, total = scan(self.builder, value.rows[0], combine, bool(op.reverse))
+        kind, unsigned = op.kind.data, bool(op.unsigned)
+        combine = self._combiner(kind, tile.element(op.value), unsigned)
+        row = value.rows[0]
+        nothing = identity(kind, getattr(row[0].type, "element", row[0].type), unsigned)
+        prefix, total = scan(self.builder, row, combine, nothing, bool(op.reverse))
         self.values[op.prefix] = value.like(prefix)
         self.values[op.total] = TileValue((), ((total,),))
 

@@ -17,7 +17,7 @@ from tilewright.compiler.program import Placement
 from tilewright.compiler.tests.test_products_by_mapping import BUILD, OPERATORS
 from tilewright.compiler.tests.test_review import agrees, machine_with_small_caches
 from tilewright.expr import dtypes
-from tilewright.expr.core import Compute, static_shape
+from tilewright.expr.core import Axis, Compute, Tensor, static_shape
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import conv, elementwise, linalg
@@ -322,6 +322,19 @@ def test_a_product_of_spread_rows_is_right(tmp_path: Path, m: int, n: int, k: in
     plan = make_plan(graph, resolve_cpu(machine), threads)
     assert any(decision.subject == "layout of X" for decision in plan.decisions)
     agrees(graph, machine, threads)
+
+
+def test_rows_over_several_sums_are_not_spread(tmp_path: Path) -> None:
+    """Sums over two dimensions that lie behind each other are one loop; longer rows would part them."""
+    b = GraphBuilder()
+    x, w = b.input("X", (97, 8, 32), "f32"), b.input("W", (8, 32, 517), "f32")
+    i, j, h, k = Axis("i", 97), Axis("j", 517), Axis("h", 8), Axis("k", 32)
+    b.add(Compute(Tensor("Y", (97, 517), "f32"), (i, j), x[i, h, k] * w[h, k, j], (h, k), "sum"))
+    graph = b.finish([b.nodes[-1].output])
+    machine = machine_with_small_caches(tmp_path, (8, 32, 64))
+    plan = make_plan(graph, resolve_cpu(machine), 1)
+    assert not any(decision.subject == "layout of X" for decision in plan.decisions)
+    agrees(graph, machine, 1)
 
 
 @pytest.mark.parametrize(("rows", "panels"), [(4, False), (16, False), (64, True), (128, True)])

@@ -530,3 +530,15 @@ def test_what_a_shared_cache_does_not_hold_comes_from_memory() -> None:
     whole, part = (LaunchModel(each, 1, moved).time(0.0, 1, moved) for each in (machine, shared))
     assert (whole.bound, part.bound) == (last.name, "memory")
     assert part.seconds > whole.seconds
+
+
+def test_what_trips_move_together_need_not_fit_a_cache() -> None:
+    """An LSTM of 100 steps that reads 256 KiB in each was predicted to read 26 MB from memory."""
+    machine = resolve("znver3")
+    assert isinstance(machine, Cpu)
+    size = 1 << 18
+    model = LaunchModel(machine, 1, 2 * size)
+    moved = size * 1000
+    assert moved > machine.caches[-1].bytes
+    assert model.time(0.0, 1, moved, trips=1000).bound != "memory"
+    assert model.time(0.0, 1, moved, trips=1).bound == "memory"

@@ -6,7 +6,15 @@ import pytest
 
 from tilewright.expr.core import Axis, Read, Tensor
 from tilewright.machine import resolve_cpu
-from tilewright.operator.row_lines import crowded, lines_by_set, lines_in_one_set, slices_leave, waiting_cycles
+from tilewright.operator.cycles import tiled_cycles
+from tilewright.operator.row_lines import (
+    crowded,
+    line_cycles,
+    lines_by_set,
+    lines_in_one_set,
+    slices_leave,
+    waiting_cycles,
+)
 from tilewright.tiles.product import Operand, Product, flat_product
 
 MACHINE = resolve_cpu("znver3")
@@ -80,3 +88,36 @@ def test_each_tile_of_columns_but_the_first_waits_for_the_rows(batch: int) -> No
     """96 rows of 8192 bytes come from L3 for 9 of 10 tiles of 16 columns."""
     cycles = waiting_cycles(product(2048, batch), {"i": 6, "j": 16}, {}, MACHINE)
     assert cycles == batch * 9 * 96 * 2048 * 4 / L3.bytes_per_cycle
+
+
+def channels_outside(width: int, depth: int = 256) -> Product:
+    """The product of a convolution of 1 x 1 on an image of 65 rows, channels outside."""
+    h, w, c, k = Axis("h", 65), Axis("w", width), Axis("c", depth), Axis("o", 256)
+    x, f, y = (Tensor(n, (size,), "f32") for n, size in (("X", depth * 65 * width), ("F", depth * 256), ("Y", 1 << 20)))
+    a, b = Operand(x, c * 65 * width + h * width + w), Operand(f, c * 256 + k)
+    total = Tensor("t", (), "f32")
+    return flat_product(
+        (), (h, w), k, (c,), a, b, total, Read(total, ()), y, h * width * 256 + w * 256 + k, lanes=8
+    )  # fmt: skip
+
+
+def test_rows_down_an_image_read_a_line_each_in_every_step() -> None:
+    """6 rows of 260 bytes lie in 6 lines of L3, which 256 steps read; 6 places beside each other in one."""
+    work = channels_outside(65)
+    assert line_cycles(work, (6, 1), MACHINE) == 6 * 64 / L3.bytes_per_cycle
+    assert line_cycles(work, (1, 6), MACHINE) == 0  # 16 KiB: L1 has them for the next places
+
+
+def test_lines_come_from_l2_where_it_holds_the_image() -> None:
+    work = channels_outside(7)
+    assert line_cycles(work, (6, 1), MACHINE) == 3 * 64 / L2.bytes_per_cycle  # 6 rows of 28 bytes
+
+
+def test_sums_along_lines_cost_none() -> None:
+    assert not line_cycles(product(2048), (6,), MACHINE)
+
+
+def test_the_tile_walks_along_the_lines() -> None:
+    """6 rows by 1 place had fewer cycles, by how 65 rows and 29 places divide, and took 2.4 times as long (Zen 3)."""
+    along, down = (tiled_cycles(channels_outside(65), rows, 2, MACHINE) for rows in ((1, 6), (6, 1)))
+    assert down > 1.5 * along
