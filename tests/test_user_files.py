@@ -442,3 +442,21 @@ def test_every_file_goes_through_one_place() -> None:
 @pytest.mark.parametrize("source", ["open('x')", "path.write_text('')", "np.load(path)", "output.open('wb')"])
 def test_a_file_that_is_opened_elsewhere_is_found(source: str) -> None:
     assert len(list(opened(source))) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "help_text"),
+    [
+        ("chian.tile", "did you mean {folder}/chain.tile?"),
+        ("q.csv", "{folder} has no file of a similar name"),
+        ("a/b/chain.tile", "a path in a folder that is there: {folder}"),
+    ],
+)
+def test_a_file_that_is_not_there_names_the_nearest(tmp_path: Path, name: str, help_text: str) -> None:
+    (tmp_path / "chain.tile").write_text("tree")
+    with pytest.raises(InvalidFile, match="there is no such file") as caught:
+        files.read_text(tmp_path / name)
+    assert caught.value.help == help_text.format(folder=tmp_path)
+    with pytest.raises(InvalidFile) as caught:
+        files.read_text(tmp_path / name, help="a chain")
+    assert caught.value.help == "a chain"

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import itertools
 import os
 import re
 import secrets
@@ -18,6 +19,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable
+from difflib import get_close_matches
 from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import IO, Final, TypeAlias
@@ -26,6 +28,7 @@ from tilewright.errors import CompileError, InvalidArgument, InvalidFile
 
 Content: TypeAlias = bytes | Callable[[IO[bytes]], None]  # the bytes, or what writes them to a file
 
+MOST_NAMES: Final = 10_000  # of a folder that are compared with a name that is not there
 TEXT_BYTES: Final = 256 << 20  # more than any tile program, PTX text or table that can be worked with
 
 _KINDS: Final = {
@@ -91,11 +94,31 @@ def read_bytes(
                 raise OSError(errno.EFBIG, f"it does not end within {limit:,} bytes")
             return content
     except FileNotFoundError:
-        raise error("there is no such file", where=str(path), help=help) from None
+        raise missing(path, error, help) from None
     except OSError as failure:
         raise error(f"cannot be read: {reason(failure)}", where=str(path), help=help) from failure
     except MemoryError as failure:
         raise error("cannot be read: it is larger than the memory", where=str(path), help=help) from failure
+
+
+def missing(path: str | os.PathLike[str], error: type[CompileError] = InvalidFile, help: str = "") -> CompileError:
+    """The error of a file that is not there. Without `help` it names a file that has nearly this name."""
+    return error("there is no such file", where=str(path), help=help or _nearest(Path(path)))
+
+
+def _nearest(path: Path) -> str:
+    """The nearest name in the folder of a path; else the nearest folder that is there."""
+    folder = path.parent
+    while not folder.is_dir():
+        folder = folder.parent
+    if folder != path.parent:
+        return f"a path in a folder that is there: {folder}"
+    try:
+        names = [each.name for each in itertools.islice(folder.iterdir(), MOST_NAMES)]
+    except OSError:
+        return ""
+    close = get_close_matches(path.name, names, 1)
+    return f"did you mean {folder / close[0]}?" if close else f"{folder.resolve()} has no file of a similar name"
 
 
 def read_text(

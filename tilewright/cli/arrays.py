@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError, InvalidFile
-from tilewright.files import open_regular, reason, write_file
+from tilewright.files import missing, open_regular, reason, write_file
 from tilewright.runtime.memory import allocate
 from tilewright.runtime.zips import DAMAGED, opened_zip, read_into
 
@@ -50,7 +50,7 @@ def read_npz(
             with opened_zip(file, _METHODS) as archive:
                 return _arrays(archive, names)
     except FileNotFoundError:
-        raise error("there is no such file", where=str(path), help=help) from None
+        raise missing(path, error, help) from None
     except InvalidFile as failure:
         raise error(failure.message, where=str(path), help=failure.help or help) from None
     except (*DAMAGED, OSError) as failure:

@@ -15,7 +15,7 @@ from tilewright.dataclass import dataclass
 from tilewright.decision import Decision
 from tilewright.errors import InvalidFile
 from tilewright.fields import Readable, anything, optional, record, several, string, table
-from tilewright.files import as_path, reason, write_file
+from tilewright.files import as_path, missing, reason, write_file
 from tilewright.runtime.archive import Blocks, archived, read_archive
 from tilewright.runtime.manifest import CODES, Manifest
 from tilewright.runtime.memory import allocate
@@ -91,7 +91,7 @@ class Artifact:
         try:
             blocks = read_archive(as_path(path))
         except FileNotFoundError:
-            raise InvalidFile("there is no such file", where=str(path)) from None
+            raise missing(path) from None
         except OSError as error:
             raise InvalidFile(f"cannot be read: {reason(error)}", where=str(path)) from error
         try:
