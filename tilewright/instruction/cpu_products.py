@@ -136,19 +136,21 @@ class CpuProducts:
     def _across_lines(self, product: MappedProduct) -> float:
         """Cycles in which lines of a come from the last cache, where each step of a sum reads other ones.
 
-        Rows that walk neighbours share lines.
+        Rows that walk neighbours share lines. None where L1 holds those of a tile for the next one.
         """
         last = affine(product.a.indices[-1]) if product.a.indices else None
         near = last is None or any(abs(last.coefficient(axis)) == 1 for axis in product.depth)
         if last is None or near or product.a.tensor.name not in self.given:
             return 0.0
-        height, vectors = min(product.shapes, key=lambda shape: sum(shape) / prod(shape))
-        together = height if any(last.coefficient(axis) == 1 for axis in product.rows) else 1
+        height, vectors = min(product.shapes, key=lambda shape: (sum(shape) / prod(shape), -shape[0]))
+        lines = 1 if any(last.coefficient(axis) == 1 for axis in product.rows) else height
+        first, *_, cache = self.machine.caches
+        if lines * first.line_bytes * iterations(product.depth) <= first.bytes:
+            return 0.0
         others = iterations([axis for axis in product.compute.loops if axis != product.columns])
         tiles = -(-product.columns.size // (product.lanes * vectors))
-        cache = self.machine.caches[-1]
         line_cycles = cache.line_bytes / (cache.bytes_per_cycle or self.machine.vector_bits / 8)
-        return line_cycles * others * tiles / (together * product.group)
+        return line_cycles * lines / height * others * tiles / product.group
 
     def reason(self, product: MappedProduct) -> str:
         """The cost in words."""

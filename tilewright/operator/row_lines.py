@@ -56,13 +56,13 @@ def lines_by_set(
 def line_cycles(work: Product, rows: Sequence[int], machine: Cpu) -> float:
     """Cycles of one step of k in which lines of a tile's rows come; 0 where the next step finds most of them in L1.
 
-    Where the innermost sum walks from line to line, as in an image whose channels are outermost, each step reads as
-    many lines as the rows lie in. They come from L2, or from the last cache where L2 does not hold the operand.
+    Where every sum walks from line to line, as in an image whose channels are outermost, each step reads as many lines
+    as the rows lie in. They come from L2, or from the last cache where L2 does not hold the operand.
     """
     first, *outer = machine.caches
     form = affine(work.a.index)
     size = dtypes.size_bytes(work.a.tensor.dtype)
-    if form is None or not outer or abs(form.coefficient(work.depth[-1])) * size < first.line_bytes:
+    if form is None or not outer or min(abs(form.coefficient(axis)) for axis in work.depth) * size < first.line_bytes:
         return 0.0
     steps = [form.coefficient(axis) * size for axis in work.rows]
     places = product(*map(range, rows))

@@ -114,7 +114,15 @@ def test_lines_come_from_l2_where_it_holds_the_image() -> None:
 
 
 def test_sums_along_lines_cost_none() -> None:
+    """In whatever order the sums are: a plan puts the one along lines inside."""
     assert not line_cycles(product(2048), (6,), MACHINE)
+    h, r = Axis("h", 96), Axis("r", 3)
+    image = Operand(Tensor("A", (98 * 2048,), "f32"), (h + r) * 2048 + K)
+    b, c, total = Tensor("B", (3 * 2048 * 160,), "f32"), Tensor("C", (96 * 160,), "f32"), Tensor("t", (), "f32")
+    for depth in ((r, K), (K, r)):
+        factor = Operand(b, r * 2048 * 160 + K * 160 + J)
+        work = flat_product((), (h,), J, depth, image, factor, total, Read(total, ()), c, h * 160 + J, lanes=8)
+        assert not line_cycles(work, (6,), MACHINE)
 
 
 def test_the_tile_walks_along_the_lines() -> None:
