@@ -30,15 +30,15 @@ def chosen(cases: Sequence[Row], strength: int = 2) -> list[int]:
     return cover([_meets(case, strength) for case in cases])
 
 
-def cover(sets: Sequence[Iterable[Hashable]]) -> list[int]:
-    """Positions of some of the sets, in order, whose union is that of all.
+def cover(sets: Sequence[Iterable[Hashable]], most: int | None = None) -> list[int]:
+    """Positions of some of the sets, in order, whose union is that of all, or of at most so many sets.
 
     Takes the set with the most elements that are not met yet, the first one among equals.
     """
     left = [frozenset(each) for each in sets]
     missing = set().union(*left)
     taken: list[int] = []
-    while missing:
+    while missing and (most is None or len(taken) < most):
         best = max(range(len(left)), key=lambda number: (len(left[number] & missing), -number))
         taken.append(best)
         missing -= left[best]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.covering import some
-from tilewright.compiler import fused
+from tilewright.compiler import fused, search
 from tilewright.compiler.compile import build, compile_graph, plan_graph, rebuilt
 from tilewright.compiler.planning import Kernel, Plan
 from tilewright.compiler.tests.test_fused_products import attention, chain, inputs
@@ -36,6 +36,12 @@ def _predicted_to_pay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def products_by_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only chains are searched. The search of products takes nine tenths of a test that needs none of it."""
+    monkeypatch.setattr(search._Search, "_outcome", lambda self, part, node: None)
+
+
+@pytest.fixture
 def options(tmp_path: Path) -> Options:
     return Options(cache_dir=tmp_path / "cache", search="joint", trials=1)
 
@@ -58,6 +64,7 @@ def kernels_with_products(plan: Plan) -> list[int]:
     return [len(products_of(each.scheduled)) for each in plan.kernels if products_of(each.scheduled)]
 
 
+@pytest.mark.usefixtures("products_by_the_rules")
 @pytest.mark.parametrize(("one", "expected"), [(1.5e-3, [2]), (2.5e-3, [1, 1])])
 def test_the_faster_way_runs_and_the_decision_has_both_times(
     one: float, expected: list[int], options: Options, monkeypatch: pytest.MonkeyPatch
@@ -89,6 +96,7 @@ def test_a_module_is_rebuilt_as_its_chains_were_timed(
     assert json.loads(again.plan)["products"] == json.loads(stored.plan)["products"]
 
 
+@pytest.mark.usefixtures("products_by_the_rules")
 def test_what_was_timed_is_kept_in_the_cache(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, seconds(1.5e-3))  # type: ignore[arg-type]
     first = plan_graph(chain(SIZES), host(), 1, options)
@@ -100,6 +108,7 @@ def test_what_was_timed_is_kept_in_the_cache(options: Options, monkeypatch: pyte
     assert kernels_with_products(apart) == [1, 1], "what was found with other options is not taken"
 
 
+@pytest.mark.usefixtures("products_by_the_rules")
 @pytest.mark.parametrize(("one", "expected"), [(2.5e-3, [3]), (3.5e-3, [1, 1, 1])])
 def test_three_products_are_timed_beside_a_kernel_each(
     one: float, expected: list[int], options: Options, monkeypatch: pytest.MonkeyPatch
@@ -112,6 +121,7 @@ def test_three_products_are_timed_beside_a_kernel_each(
     assert decision.cost.seconds == min(one, 3e-3)
 
 
+@pytest.mark.usefixtures("products_by_the_rules")
 def test_never_times_no_chain(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, seconds(1.5e-3))  # type: ignore[arg-type]
     plan = plan_graph(chain(SIZES), host(), 1, replace(options, fuse="never"))
@@ -119,6 +129,7 @@ def test_never_times_no_chain(options: Options, monkeypatch: pytest.MonkeyPatch)
     assert not any("+" in each.subject for each in plan.decisions)
 
 
+@pytest.mark.usefixtures("products_by_the_rules")
 def test_what_is_asked_for_wins_over_what_was_found(
     options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +145,7 @@ def test_what_is_asked_for_wins_over_what_was_found(
         assert not any(each.subject == "search of C + E" for each in again.stored_plan().decisions)
 
 
+@pytest.mark.usefixtures("products_by_the_rules")
 def test_a_given_tree_of_a_chain_wins_over_what_was_found(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, seconds(2.5e-3))  # type: ignore[arg-type]
     asked = plan_graph(chain(SIZES), host(), 1, Options(cache=False, fuse="always"))
@@ -141,6 +153,7 @@ def test_a_given_tree_of_a_chain_wins_over_what_was_found(options: Options, monk
     assert kernels_with_products(plan) == [2]
 
 
+@pytest.mark.usefixtures("products_by_the_rules")
 @pytest.mark.parametrize("between", some(["softmax", ""], 1))
 def test_a_timed_chain_computes_the_same(between: str, options: Options) -> None:
     """With real times, whichever way they choose."""
