@@ -19,6 +19,7 @@ import pytest
 from tests import cases
 from tests.cases import pytest_collection_modifyitems  # noqa: F401
 from tests.kernel_report import KernelReport, install
+from tests.torch_export import remember_operators
 
 # Bytecode is kept, also where the environment says otherwise: each process that runs tests, and each one that a test
 # starts, would compile every module again, and rewrite the assertions of every test.
@@ -27,6 +28,7 @@ sys.dont_write_bytecode = False
 
 _REPORT = pytest.StashKey[KernelReport]()
 _WATCHED = pytest.StashKey[bool]()
+_REMEMBERED = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -62,6 +64,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     report.test = item.nodeid
     if not item.config.stash.get(_WATCHED, False):
         item.config.stash[_WATCHED] = install(report)
+    if not item.config.stash.get(_REMEMBERED, False):
+        item.config.stash[_REMEMBERED] = remember_operators()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
