@@ -73,14 +73,13 @@ _MOST_HELD = 10_000
 
 
 class Checked:
-    """Operations whose own rules were found to hold, with everything that these rules read, and whole kernels.
+    """Operations of kernels whose own rules were found to hold, each as it was then, and whole kernels.
 
-    Only operations of kernels without regions: rules of other operations read what is inside, or other kernels.
     Operations are identified by `id`; each is kept, so that no other one gets its number.
     """
 
     def __init__(self) -> None:
-        self._read: dict[int, tuple[object, ...]] = {}
+        self._valid: dict[int, _Valid] = {}
         self._stated: dict[int, tuple[object, ...]] = {}
         self._module: list[object] = []  # what a module states which was found valid, and its parts
         self._parts: list[list[object]] = []  # everything that each of these parts holds
@@ -105,15 +104,42 @@ class Checked:
         self._stated[id(op)] = stated
         return stated
 
-    def holds(self, op: Operation, read: tuple[object, ...]) -> bool:
-        """Whether nothing that the rules of an operation read has changed since it was noted."""
-        before = self._read.get(id(op))
-        return before is not None and _same(before, read)
+    def valid(self, op: Operation) -> _Valid | None:
+        """The operation as it was when its rules held."""
+        return self._valid.get(id(op))
 
-    def note(self, op: Operation, read: tuple[object, ...]) -> None:
-        """The rules hold for the operation as it is now."""
-        if not op.regions:
-            self._read[id(op)] = read
+    def note(self, op: Operation, valid: _Valid) -> None:
+        """The rules hold for an operation as it is now, which has no regions: others have rules about what is inside."""
+        self._valid[id(op)] = valid
+
+
+class _Valid:
+    """Everything that the rules of an operation read: of the operation, of what defines its operands, of its kernel."""
+
+    __slots__ = ("around", "attributes", "last", "op", "operands", "own", "properties", "sources", "types")
+
+    def __init__(
+        self, op: Operation, around: tuple[object, object], own: tuple[object, ...], sources: list[object]
+    ) -> None:
+        """`around`: the operation around it, and what its kernel states. `own` is what it states itself, `sources` what
+        the operations state that define its operands.
+        """
+        self.op, self.around, self.own, self.sources = op, around, own, sources
+        self.last, self.operands = op._next_op is None, op._operands
+        self.types = [result._type for result in op.results]
+        self.attributes, self.properties = dict(op.attributes), dict(op.properties)
+
+    def is_now(self, op: Operation, around: tuple[object, object]) -> bool:
+        """Whether the operation is as it was, but for what defines its operands."""
+        return (
+            self.operands is op._operands  # a tuple, which xDSL replaces where an operand changes
+            and self.last == (op._next_op is None)
+            and self.around[0] is around[0]
+            and self.around[1] is around[1]
+            and self.properties == op.properties
+            and self.attributes == op.attributes
+            and all(map(is_, self.types, [result._type for result in op.results]))
+        )
 
 
 def _same(some: Sequence[object], others: Sequence[object]) -> bool:
@@ -197,15 +223,10 @@ class _Checker:
             self.kernel = None
 
     def own_rules(self, op: Operation, visible: set[int], owner: Operation | None) -> None:
-        operands = op._operands  # a tuple, which xDSL replaces where an operand changes
+        operands = op._operands
         if not visible.issuperset(map(id, operands)):
             undefined = next(operand for operand in operands if id(operand) not in visible)
             raise VerifyException(f"operand {_name(undefined)} is not defined before this operation")
-        read: tuple[object, ...] | None = None
-        if self.kernel is not None:
-            read = self.read_by_rules(op, operands, owner)
-            if self.checked.holds(op, read):
-                return
         for result in op.results:
             self.known_type(result.type)
         for region in op.regions:
@@ -219,8 +240,8 @@ class _Checker:
         _verify_vocabulary(op)
         _verify_views(op, operands)
         _verify_alone(op, operands)
-        if read is not None:
-            self.checked.note(op, read)
+        if self.kernel is not None:
+            self.note(op, owner)
 
     def region(self, op: Operation, region: Region) -> None:
         if len(region.blocks) > 1:
@@ -240,19 +261,33 @@ class _Checker:
     def block(self, owner: Operation, block: Block, visible: set[int]) -> None:
         inside = visible | set(map(id, block.args))
         self.stated.update((id(argument), argument.type) for argument in block.args)
-        for op in block.ops:
-            self.operation(op, inside, owner)
+        op = block.first_op
+        while op is not None:
+            if self.kernel is None or not self.is_as_it_was(op, inside, owner):
+                self.operation(op, inside, owner)
             inside.update(map(id, op.results))
+            op = op._next_op
 
-    def read_by_rules(
-        self, op: Operation, operands: tuple[SSAValue, ...], owner: Operation | None
-    ) -> tuple[object, ...]:
-        """The objects that own rules read: of the operation, of those that define its operands, and of its kernel."""
+    def is_as_it_was(self, op: Operation, visible: set[int], owner: Operation) -> bool:
+        """Whether nothing has changed that the rules of an operation of a kernel read since they were found to hold."""
+        valid = self.checked.valid(op)
+        if valid is None or not valid.is_now(op, (owner, self.asked)):
+            return False
+        operands = tuple(map(id, op._operands))
+        if not visible.issuperset(operands) or not all(map(is_, valid.sources, map(self.stated.get, operands))):
+            return False
+        for result in op.results:
+            self.stated[id(result)] = valid.own
+        return True
+
+    def note(self, op: Operation, owner: Operation | None) -> None:
+        """The rules of an operation of a kernel hold."""
         own = self.checked.stated(op)
         for result in op.results:
             self.stated[id(result)] = own
-        last = op.next_op is None
-        return (owner, last, operands, own, self.asked, *[self.stated[id(operand)] for operand in operands])
+        if not op.regions:
+            sources = [self.stated[id(operand)] for operand in op._operands]
+            self.checked.note(op, _Valid(op, (owner, self.asked), own, sources))
 
     def known_type(self, type_: Attribute) -> None:
         if type_ not in self.types:

@@ -131,7 +131,7 @@ ANYTHING = st.one_of(
 
 
 @given(st.data())
-@settings(max_examples=tries(40, full=200), deadline=None)
+@settings(max_examples=tries(20, full=200), deadline=None)
 def test_calls_with_anything_end_in_errors_of_ours(module: tilewright.Module, data: st.DataObject) -> None:
     """Wrong types and absurd numbers in public calls: a result, or a CompileError."""
     arguments = data.draw(st.lists(ANYTHING, min_size=3, max_size=3))

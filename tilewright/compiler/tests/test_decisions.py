@@ -58,7 +58,7 @@ def test_no_winner_costs_more_than_what_came_second(machine: str) -> None:
 
 
 @given(graphs(nodes=4, points=1 << 10), st.sampled_from(MACHINES))
-@settings(max_examples=tries(8, full=25), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=tries(4, full=25), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_no_winner_of_a_random_graph_costs_more(graph: Graph, machine: str) -> None:
     assert not lost(make_plan(graph, resolve_target(machine), 2).decisions)
 

@@ -75,7 +75,7 @@ def fusion(plan: Plan) -> Decision:
     return found
 
 
-@settings(max_examples=tries(7, full=12), deadline=None)
+@settings(max_examples=tries(4, full=12), deadline=None)
 @draws(
     sizes=st.tuples(st.integers(1, 3), st.integers(2, 150), *[st.integers(2, 90)] * 2, st.integers(2, 300)),
     between=st.sampled_from(["", "max(@, 0.0)", "@ * 0.5", "max(@ + V[l], 0.0)"]),
@@ -157,7 +157,7 @@ def attention(
         output E""")
 
 
-@settings(max_examples=tries(6, full=10), deadline=None)
+@settings(max_examples=tries(3, full=10), deadline=None)
 @draws(
     sizes=st.tuples(st.integers(1, 3), st.integers(2, 150), *[st.integers(2, 90)] * 2, st.integers(2, 300)),
     mask=st.booleans(), threads=st.integers(1, 2),

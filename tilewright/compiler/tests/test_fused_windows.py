@@ -118,7 +118,7 @@ def chains(draw: st.DrawFn) -> tuple[tuple[int, ...], list[Layer]]:
     return image, [first, depthwise, Layer(filters, bias=draw(st.booleans()))]
 
 
-@settings(max_examples=tries(12, full=100), deadline=None)
+@settings(max_examples=tries(5, full=100), deadline=None)
 @example(chain=((1, 16, 31, 23), inverted(16, 48, 17)), residual=False, threads=2, seed=1)
 @draws(chain=chains(), residual=st.booleans(), threads=st.integers(1, 2), seed=st.integers(0, 1 << 16))
 def test_any_blocks_compute_the_same(
@@ -132,7 +132,7 @@ def test_any_blocks_compute_the_same(
         require_right(graph, Options(cache=False, fuse="always", trees={kernel.name: to_json(tree)}), threads)
 
 
-@settings(max_examples=tries(6, full=40), deadline=None)
+@settings(max_examples=tries(3, full=40), deadline=None)
 @draws(
     image=st.tuples(st.integers(1, 2), st.sampled_from([2, 7]), *[st.sampled_from([5, 7, 11])] * 2),
     middle=st.sampled_from([3, 17]), kernel=st.sampled_from([3, 5]), stride=st.integers(1, 2), depthwise=st.booleans(),
@@ -165,6 +165,7 @@ def separated(shape: Sequence[int], kernel: Sequence[int], strides: Any, pads: A
     return b.finish([conv.conv(value, b.input("w2", (16, 24, *ones), "f32"), name="c2")])
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(
     ("shape", "kernel", "strides", "pads", "dilations"),
     [

@@ -342,7 +342,7 @@ def registries(draw: st.DrawFn) -> Registry:
     return standard().without(*(name for name in INSTRUCTIONS if random.random() > kept))
 
 
-@settings(max_examples=tries(5, full=10), deadline=None)
+@settings(max_examples=tries(3, full=10), deadline=None)
 @given(registry=registries(), case=st.sampled_from(OPERATORS), seed=st.integers(0, 99))
 def test_operators_agree_with_the_evaluator_whatever_records_there_are(
     registry: Registry, case: tuple[str, dict[str, int]], seed: int
@@ -351,7 +351,7 @@ def test_operators_agree_with_the_evaluator_whatever_records_there_are(
     check(BUILD(operator, **sizes), registry, seed)
 
 
-@settings(max_examples=tries(5, full=10), deadline=None)
+@settings(max_examples=tries(3, full=10), deadline=None)
 @given(registry=registries(), graph=graphs(nodes=4, points=2048), seed=st.integers(0, 99))
 def test_random_graphs_agree_with_the_evaluator_whatever_records_there_are(
     registry: Registry, graph: Graph, seed: int

@@ -239,7 +239,7 @@ def test_the_compiled_graph_of_every_operator_computes_the_same(name: str, sizes
     same(BUILD(name, **sizes), machine)
 
 
-@settings(max_examples=tries(10, full=30), deadline=None)
+@settings(max_examples=tries(5, full=30), deadline=None)
 @given(data=st.data())
 def test_the_compiled_graph_of_random_products_computes_the_same(data: st.DataObject) -> None:
     """Batched or not, both operands either way round, constant or not, after maps or not, of ragged sizes."""
@@ -267,7 +267,7 @@ def test_the_compiled_graph_of_random_products_computes_the_same(data: st.DataOb
     same(b.finish([y]), data.draw(st.sampled_from(["znver5", "x86-64-v2"])))
 
 
-@settings(max_examples=tries(8, full=20), deadline=None)
+@settings(max_examples=tries(4, full=20), deadline=None)
 @given(data=st.data())
 def test_the_compiled_graph_of_random_convolutions_computes_the_same(data: st.DataObject) -> None:
     types = data.draw(st.sampled_from([("f32", "f32", "f32"), ("u8", "i8", "i32"), ("bf16", "bf16", "f32")]))

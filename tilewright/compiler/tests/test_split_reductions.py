@@ -75,7 +75,7 @@ def test_the_decision_says_what_either_way_takes() -> None:
     inner=st.booleans(),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=tries(20, full=200), deadline=None)
+@settings(max_examples=tries(10, full=200), deadline=None)
 def test_random_reductions_in_parts_are_right(
     shape: tuple[int, ...], dtype: str, name: str, count: int, inner: bool, seed: int
 ) -> None:

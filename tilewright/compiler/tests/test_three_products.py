@@ -112,7 +112,7 @@ def require_right(graph: Graph, options: Options = ALWAYS, threads: int = 1, mac
 # Right ----------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=tries(6, full=60), deadline=None)
+@settings(max_examples=tries(3, full=60), deadline=None)
 @example(sizes=(3, 17, 7, 31, 13, 29), epilogues=("max(@, 0.0)", "@ * 0.5", "max(@, 0.0)"), threads=2)
 @example(sizes=(1, 97, 2, 7, 2, 1), epilogues=("", "", ""), threads=1)
 @example(sizes=(2, 1, 17, 7, 17, 7), epilogues=("", "max(@, 0.0)", ""), threads=2)
@@ -126,7 +126,7 @@ def test_one_kernel_computes_three_products(sizes: Sizes, epilogues: tuple[str, 
     require_right(graph, threads=threads)
 
 
-@settings(max_examples=tries(3, full=40), deadline=None)
+@settings(max_examples=tries(2, full=40), deadline=None)
 @example(sizes=(1, 97, 33, 17, 7, 64), relu=True, threads=2)
 @draws(
     sizes=st.tuples(st.integers(1, 2), st.integers(1, 97), *[EXTENTS] * 4),

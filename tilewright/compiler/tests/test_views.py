@@ -64,7 +64,7 @@ def movements(draw: st.DrawFn) -> tuple[Compute, list[int], list[tuple[int, int]
     return Compute(result, tuple(axes), source[tuple(indices)]), order, halo
 
 
-@settings(max_examples=tries(40, full=200), deadline=None)
+@settings(max_examples=tries(20, full=200), deadline=None)
 @given(movements(), st.booleans(), st.booleans())
 def test_a_view_is_what_the_node_computes(
     movement: tuple[Compute, list[int], list[tuple[int, int]]], bordered: bool, together: bool
@@ -155,7 +155,7 @@ def copies(module: Module) -> list[str]:
     return [launch.name for launch in module.manifest.launches if not launch.flops and "border" not in launch.name]
 
 
-@settings(max_examples=tries(8, full=40), deadline=None)
+@settings(max_examples=tries(4, full=40), deadline=None)
 @given(st.data())
 def test_random_grouped_convolutions(data: st.DataObject) -> None:
     """Between other nodes, which read the merged channels in windows, along sums, and point by point."""

@@ -52,7 +52,7 @@ def plan_of(graph: Graph, machine: str = "x86-64-v3") -> Plan:
 
 
 @given(networks())
-@settings(max_examples=tries(8, 200), deadline=None)
+@settings(max_examples=tries(4, 200), deadline=None)
 def test_later_calls_find_the_border_as_it_was(graph: Graph) -> None:
     """After a call of which every value is NaN."""
     module = compile_graph(graph, "host", threads=1, options=OPTIONS)
@@ -72,7 +72,7 @@ def test_later_calls_in_the_emulator_find_the_border_as_it_was(graph: Graph) -> 
 
 
 @given(networks(), st.sampled_from(["x86-64-v3", "znver5", "sm_80", "gfx1201"]))
-@settings(max_examples=tries(20, 300), deadline=None)
+@settings(max_examples=tries(10, 300), deadline=None)
 def test_only_tensors_with_the_same_border_share_its_memory(graph: Graph, machine: str) -> None:
     plan = plan_of(graph, machine)
     placement = Placement(plan)

@@ -215,7 +215,7 @@ WORDS = [
 
 
 @pytest.mark.emulator_only
-@settings(max_examples=tries(30, full=150), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=tries(15, full=150), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_mutated_text_runs_or_is_refused(data: st.DataObject) -> None:
     text = data.draw(st.sampled_from(SEEDS))

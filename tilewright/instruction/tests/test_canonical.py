@@ -212,7 +212,7 @@ def test_reasons_why_a_record_does_not_apply(text: str, dtype: str, words: str) 
     assert words in mismatch(node, matrix(2))
 
 
-@settings(max_examples=tries(25, full=100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=tries(12, full=100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(computes(points=256), st.booleans())
 def test_random_nodes_keep_their_meaning(node: Compute, flip: bool) -> None:
     canonical = canonicalise(node, flip=flip)

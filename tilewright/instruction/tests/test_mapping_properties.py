@@ -27,8 +27,8 @@ from tilewright.instruction.tests.sweep import Case, combinations, run
 from tilewright.instruction.validation import judge
 from tilewright.intrinsics.intrinsic import Intrinsic
 
-SWEPT = tries(30, full=335)  # cases of each of the 15 operators
-RELAXED = settings(max_examples=tries(15, full=40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SWEPT = tries(15, full=335)  # cases of each of the 15 operators
+RELAXED = settings(max_examples=tries(8, full=40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @st.composite

@@ -53,7 +53,7 @@ def same(a: np.ndarray, b: np.ndarray) -> bool:
     return bool((nan == np.isnan(b)).all() and a[~nan].tobytes() == b[~nan].tobytes())
 
 
-@settings(max_examples=tries(8, full=20), deadline=None)
+@settings(max_examples=tries(4, full=20), deadline=None)
 @given(SEEDS)
 def test_orders_agree(seed: int) -> None:
     kernel = random_distributed(seed)
@@ -63,7 +63,7 @@ def test_orders_agree(seed: int) -> None:
 
 
 @pytest.mark.parametrize("one", PASSES, ids=lambda each: each.name)
-@settings(max_examples=tries(3, full=15), deadline=None)
+@settings(max_examples=tries(2, full=15), deadline=None)
 @example(seed=13773479)  # a factor of a product is the sum of another
 @example(seed=6)  # what an atomic operation gives back is not used
 @given(SEEDS)
@@ -75,7 +75,7 @@ def test_pass_keeps_every_bit(one: ModulePass, seed: int) -> None:
     assert all(map(same, expected, outputs(kernel, kernel.module, "descending")))
 
 
-@settings(max_examples=tries(8, full=20), deadline=None)
+@settings(max_examples=tries(4, full=20), deadline=None)
 @given(SEEDS, st.sets(st.sampled_from([each.name for each in PASSES[:5]]), max_size=2))
 def test_pipeline_keeps_every_bit(seed: int, disable: set[str]) -> None:
     kernel = random_distributed(seed)
@@ -84,7 +84,7 @@ def test_pipeline_keeps_every_bit(seed: int, disable: set[str]) -> None:
     assert all(map(same, expected, outputs(kernel, kernel.module, "random")))
 
 
-@settings(max_examples=tries(4, full=20), deadline=None)
+@settings(max_examples=tries(2, full=20), deadline=None)
 @given(SEEDS)
 def test_text_comes_back(seed: int) -> None:
     kernel = random_distributed(seed)

@@ -45,7 +45,7 @@ def test_kernels_read_like_this() -> None:
     assert printed == "builtin.module {\n" + "".join(f"  {line}\n" for line in VALID.splitlines()) + "}\n"
 
 
-@settings(max_examples=tries(10, full=25), deadline=None)
+@settings(max_examples=tries(5, full=25), deadline=None)
 @given(st.integers(0, 2**32))
 def test_round_trip_is_exact(seed: int) -> None:
     text = print_module(random_kernel(seed, size=15).module)

@@ -60,7 +60,7 @@ def lowered(kernel: Kernel, work: Product) -> str:
     vectors=st.integers(1, 3), k_blocks=st.sampled_from((1, 2, 4)), columns_first=st.booleans(),
     shares=st.tuples(st.integers(1, 3), st.integers(1, 3)), loop=st.booleans(),
 )  # fmt: skip
-@settings(max_examples=tries(8, full=25), deadline=None)
+@settings(max_examples=tries(4, full=25), deadline=None)
 def test_every_point_and_its_tree_from_text_compute_the_product(
     sizes: tuple[int, int, int], rows: int, vectors: int, k_blocks: int, columns_first: bool, shares: tuple[int, int],
     loop: bool,

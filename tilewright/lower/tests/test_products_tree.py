@@ -149,7 +149,7 @@ def multiplied(works: tuple[Product, Product], a: Array, b: Array, d: Array) -> 
     blocks=st.tuples(st.integers(0, 2), st.integers(0, 2)), programs=st.tuples(st.integers(1, 2), st.integers(1, 3)),
     epilogues=st.tuples(st.booleans(), st.booleans()), reversed_=st.booleans(), in_loop=st.booleans(),
 )  # fmt: skip
-@settings(max_examples=tries(15, full=40), deadline=None)
+@settings(max_examples=tries(7, full=40), deadline=None)
 def test_every_tree_computes_the_chain(
     sizes: Sizes, heights: tuple[int, int], widths: tuple[int, int], blocks: tuple[int, int],
     programs: tuple[int, int], epilogues: tuple[bool, bool], reversed_: bool, in_loop: bool,
@@ -200,7 +200,7 @@ def attending(sizes: Sizes, offset: int | None) -> tuple[tuple[Product, Product]
     blocks=st.tuples(st.integers(0, 2), st.integers(0, 2)), programs=st.tuples(st.integers(1, 2), st.integers(1, 3)),
     offset=st.one_of(st.none(), st.integers(-30, 150)), in_loop=st.booleans(),
 )  # fmt: skip
-@settings(max_examples=tries(5, full=40), deadline=None)
+@settings(max_examples=tries(3, full=40), deadline=None)
 def test_every_tree_computes_attention(
     sizes: Sizes, height: int, widths: tuple[int, int], blocks: tuple[int, int], programs: tuple[int, int],
     offset: int | None, in_loop: bool,

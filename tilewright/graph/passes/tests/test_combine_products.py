@@ -176,7 +176,7 @@ def branches(draw: st.DrawFn) -> Graph:
     return b.finish([shape.concat(results, axis=1)])
 
 
-@settings(max_examples=tries(40, 400), deadline=None)
+@settings(max_examples=tries(20, 400), deadline=None)
 @given(branches())
 def test_random_branches_keep_their_results(graph: Graph) -> None:
     state = combined(graph)

@@ -424,25 +424,25 @@ def check(case: Case, compiled: Callable[[Graph], Module]) -> None:
         np.testing.assert_array_equal(found, expected)
 
 
-@settings(max_examples=tries(8, full=25), deadline=None)
+@settings(max_examples=tries(4, full=25), deadline=None)
 @given(CASES)
 def test_results_are_equal_bit_for_bit(case: Case) -> None:
     check(case, module_of)
 
 
-@settings(max_examples=tries(6, full=12), deadline=None)
+@settings(max_examples=tries(3, full=12), deadline=None)
 @given(CASES)
 def test_results_without_the_records_of_dot_products(case: Case) -> None:
     check(case, lambda graph: module_of(graph, intrinsics=NO_DOTS))
 
 
-@settings(max_examples=tries(6, full=12), deadline=None)
+@settings(max_examples=tries(3, full=12), deadline=None)
 @given(CASES)
 def test_results_with_the_pass_switched_off(case: Case) -> None:
     check(case, lambda graph: module_of(graph, disable=("offset-factors",)))
 
 
-@settings(max_examples=tries(15, full=60), deadline=None)
+@settings(max_examples=tries(7, full=60), deadline=None)
 @given(CASES)
 def test_the_rewritten_graph_evaluates_alike(case: Case) -> None:
     graph, inputs = graph_of(case)

@@ -100,7 +100,7 @@ FOLDING = ("fold-constants", "fold-constant-parts")
 """They round constants to the dtypes of nodes; the others change nothing in exact arithmetic."""
 
 
-@settings(max_examples=tries(15, full=60), deadline=None)
+@settings(max_examples=tries(7, full=60), deadline=None)
 @given(graphs(nodes=6, points=1000), st.sets(st.sampled_from(NAMES)), st.integers(0, 99))
 def test_random_graphs_keep_their_results(graph: Graph, disable: set[str], seed: int) -> None:
     inputs = random_inputs(graph, seed)
@@ -114,7 +114,7 @@ def test_random_graphs_keep_their_results(graph: Graph, disable: set[str], seed:
         np.testing.assert_allclose(a.astype(np.float64), b.astype(np.float64), rtol=1e-9, atol=1e-9)
 
 
-@settings(max_examples=tries(10, full=30), deadline=None)
+@settings(max_examples=tries(5, full=30), deadline=None)
 @given(graphs(nodes=6, points=1000), st.integers(0, 99))
 def test_folded_nodes_round_as_the_evaluator_does(graph: Graph, seed: int) -> None:
     inputs = random_inputs(graph, seed)

@@ -91,14 +91,14 @@ def convolutions(draw: st.DrawFn) -> Graph:
         raise
 
 
-@settings(max_examples=tries(12, full=40), deadline=None)
+@settings(max_examples=tries(6, full=40), deadline=None)
 @given(graph=convolutions())
 def test_values_are_the_same_bit_for_bit(graph: Graph) -> None:
     x = {"x": array(*graph.inputs[0].shape, seed=2)}  # type: ignore[arg-type]
     np.testing.assert_array_equal(*(evaluate(g, x)[0] for g in (graph, split(graph))))
 
 
-@settings(max_examples=tries(4, full=8), deadline=None)
+@settings(max_examples=tries(2, full=8), deadline=None)
 @given(graph=convolutions())
 def test_compiled_transposed_convolutions_agree(graph: Graph) -> None:
     x = array(*graph.inputs[0].shape, seed=2)  # type: ignore[arg-type]

@@ -178,7 +178,7 @@ def convolutions(draw: st.DrawFn) -> Graph:
         raise
 
 
-@settings(max_examples=tries(20, full=80), deadline=None)
+@settings(max_examples=tries(10, full=80), deadline=None)
 @given(graph=convolutions(), cost=st.sampled_from([ALWAYS, SplitTaps()]))
 def test_values_are_the_same(graph: Graph, cost: SplitTaps) -> None:
     after = cost.apply(Rewritten(graph)).graph
@@ -186,7 +186,7 @@ def test_values_are_the_same(graph: Graph, cost: SplitTaps) -> None:
     assert products(after) <= products(graph)
 
 
-@settings(max_examples=tries(4, full=8), deadline=None)
+@settings(max_examples=tries(2, full=8), deadline=None)
 @given(graph=convolutions())
 def test_compiled_cuts_agree(graph: Graph) -> None:
     after = ALWAYS.apply(Rewritten(graph)).graph

@@ -134,7 +134,7 @@ def test_spec5_property_8_schedules_compute_the_product(target: str, types: str)
     """Exact in every type: small integers, every path with an intrinsic, seeds and policies of all kinds."""
     paths = set()
 
-    @settings(max_examples=tries(4, full=8), deadline=None, database=None)
+    @settings(max_examples=tries(2, full=8), deadline=None, database=None)
     @given(st.integers(0, 2**32), st.sampled_from(["tilewright", "iree-3.6", "size-classes"]))
     @example(0, "tilewright")
     def block(seed: int, policy: str) -> None:

@@ -108,7 +108,7 @@ def test_spec5_properties_of_deductions(name: str) -> None:
     block()
 
 
-@settings(max_examples=tries(15, full=60), deadline=None)
+@settings(max_examples=tries(8, full=60), deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(TARGETS))
 def test_spec5_properties_of_fitting(seed: int, name: str) -> None:
     """A larger limit never lengthens the fit, and no entry grows."""
@@ -131,7 +131,7 @@ def test_spec5_properties_of_fitting(seed: int, name: str) -> None:
         assert lengths == sorted(lengths, reverse=True), problem
 
 
-@settings(max_examples=tries(40, full=200), deadline=None)
+@settings(max_examples=tries(20, full=200), deadline=None)
 @given(
     st.integers(2, 64),
     st.integers(1, 64),
@@ -176,7 +176,7 @@ def run_tiles(problem: MmaProblem, config: KernelConfig, a: np.ndarray, b: np.nd
     return c[:m, :n]
 
 
-@settings(max_examples=tries(15, full=60), deadline=None)
+@settings(max_examples=tries(8, full=60), deadline=None)
 @given(
     st.integers(1, 70), st.integers(1, 70), st.integers(1, 70), st.sampled_from(TARGETS), st.sampled_from(["i8", "f16"])
 )

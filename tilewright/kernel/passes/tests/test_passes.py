@@ -34,7 +34,7 @@ def same(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 @pytest.mark.parametrize("name", sorted(name for name in OPTIMISATIONS if WORKS_ON.get(name, (TILE, TILE))[0] == TILE))
-@settings(max_examples=tries(4, full=15), deadline=None)
+@settings(max_examples=tries(3, full=15), deadline=None)
 @given(st.integers(0, 2**32))
 def test_pass_keeps_every_bit(name: str, seed: int) -> None:
     kernel = random_kernel(seed, size=25)
@@ -43,7 +43,7 @@ def test_pass_keeps_every_bit(name: str, seed: int) -> None:
     assert all(map(same, expected, outputs(kernel, kernel.module)))
 
 
-@settings(max_examples=tries(12, full=30), deadline=None)
+@settings(max_examples=tries(6, full=30), deadline=None)
 @given(st.integers(0, 2**32), st.sets(st.sampled_from(sorted(OPTIMISATIONS)), max_size=2))
 def test_pipeline_keeps_every_bit(seed: int, disable: set[str]) -> None:
     kernel = random_kernel(seed)

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 from xdsl.context import Context
-from xdsl.dialects.builtin import MemRefType, ModuleOp, StringAttr, f16, f64, i1
+from xdsl.dialects.builtin import DenseArrayBase, FloatAttr, MemRefType, ModuleOp, StringAttr, f16, f64, i1, i64
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
@@ -154,6 +154,67 @@ def test_other_kernels_being_as_they_were_hides_no_error(change: Callable[[Modul
     for _ in range(2):
         with pytest.raises(InvalidProgram):
             verify.verify(module, checked=checked)
+
+
+TWO_BLOCKS = """
+tile.func @k(%v: memref<64xf32>) grid [4, 2] {
+  %p = tile.program_id 1
+  %n = arith.constant 8 : index
+  %alone = arith.constant 3 : index
+  scf.for %i = %n to %n step %n {
+    %inside = arith.addi %i, %n : index
+    scf.yield
+  }
+  %q = arith.constant 2 : index
+  %o = arith.muli %p, %q : index
+  %x = tile.load %v[%o] strides [1] : memref<64xf32> -> tensor<8xf32>
+  tile.store %x, %v[%o] strides [1] : tensor<8xf32>, memref<64xf32>
+  tile.return
+}
+"""
+
+
+def named(module: ModuleOp, name: str) -> Operation:
+    return next(op for op in module.walk() if any(result.name_hint == name for result in op.results))
+
+
+def type_of_what_nobody_reads(module: ModuleOp) -> None:
+    named(module, "alone").results[0]._type = f64
+
+
+def constant_of_another_type(module: ModuleOp) -> None:
+    """It is valid itself; the product that reads it is not."""
+    constant = named(module, "q")
+    constant.properties["value"] = FloatAttr(2.0, f64)
+    constant.results[0]._type = f64
+
+
+def axis_of_the_grid_removed(module: ModuleOp) -> None:
+    kernel = first(module, FuncOp)
+    kernel.properties["grid"] = DenseArrayBase.from_list(i64, [4])
+
+
+def definition_moved_into_an_earlier_loop(module: ModuleOp) -> None:
+    constant, inside = named(module, "q"), named(module, "inside")
+    constant.detach()
+    block = inside.parent
+    assert block is not None
+    block.insert_op_before(constant, inside)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        type_of_what_nobody_reads, constant_of_another_type, axis_of_the_grid_removed,
+        definition_moved_into_an_earlier_loop,
+    ],
+)  # fmt: skip
+def test_a_change_that_a_single_operation_shows_is_found(change: Callable[[ModuleOp], None]) -> None:
+    checked, module = verify.Checked(), parse_module(TWO_BLOCKS)
+    verify.verify(module, checked=checked)
+    change(module)
+    with pytest.raises(InvalidProgram):
+        verify.verify(module, checked=checked)
 
 
 def test_a_kernel_that_is_mended_is_valid_again() -> None:

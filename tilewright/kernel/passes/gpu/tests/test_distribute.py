@@ -177,7 +177,7 @@ def test_loads_that_depend_on_what_is_carried_stay() -> None:
     assert count(module, AsyncCopyOp) == 0
 
 
-@settings(max_examples=tries(8, full=25), deadline=None)
+@settings(max_examples=tries(4, full=25), deadline=None)
 @given(
     rows=st.sampled_from([1, 2, 8, 32]), columns=st.sampled_from([1, 4, 32, 128]), warps=st.sampled_from([1, 2, 4, 8]),
     axis=st.integers(0, 1), kind=st.sampled_from(["sum", "max", "min"]),

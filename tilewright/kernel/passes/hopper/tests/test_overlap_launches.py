@@ -79,7 +79,7 @@ def test_what_a_kernel_asks_for_itself_stays() -> None:
     assert most_resident_of(only(module)) == 7
 
 
-@settings(max_examples=tries(8, full=40), deadline=None)
+@settings(max_examples=tries(4, full=40), deadline=None)
 @given(st.integers(0, 2**32))
 def test_random_kernels_give_what_they_gave(seed: int) -> None:
     """After passes that move operations, too, nothing stands before the wait that touches global memory: `verify`."""

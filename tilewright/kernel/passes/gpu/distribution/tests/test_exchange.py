@@ -82,7 +82,7 @@ def kinds(module: ModuleOp) -> set[type]:
     return {type(op) for kernel in module.body.ops for op in operations(kernel.regions[0])}
 
 
-@settings(max_examples=tries(25, full=100), deadline=None)
+@settings(max_examples=tries(12, full=100), deadline=None)
 @given(
     seed=st.integers(0, 10**9), bits=st.integers(0, 9), warps=st.integers(0, 2),
     type_=st.sampled_from(list(TYPES)), wave=st.sampled_from([5, 6]),
