@@ -525,7 +525,7 @@ def _launch(
 ) -> None:
     views = [each for each in given if isinstance(each, View)]
     for view in views:
-        view.touches = Touches(len(view.array)) if races else None
+        view.touches = Touches(len(view.array)) if races and view.array.flags.writeable else None
     numbers = range(kernel.programs) if seed is None else np.random.default_rng(seed).permutation(kernel.programs)
     if kernel.block:
         run_blocks(kernel, views, [int(number) for number in numbers], order, seed or 0)

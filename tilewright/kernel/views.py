@@ -64,6 +64,8 @@ class Touches:
         mine = self.by[kind]
         seen = mine[units]
         mine[units] = np.where((seen >= base) & (seen != who), base, who)
+        if isinstance(who, int):  # who touches a unit twice in this very access
+            return None
         others = np.flatnonzero((mine[units] != who) & (mine[units] != base))  # in this very access
         if others.size and kind == WRITE:
             return WRITE, int(others[0]), int(mine[units[others[0]]])
