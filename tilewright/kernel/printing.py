@@ -8,8 +8,11 @@ from typing import Any
 
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, ModuleOp, UnregisteredOp
 from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.irdl import IRDLOperation
 from xdsl.printer import Printer
 from xdsl.traits import IsolatedFromAbove
+
+from tilewright.kernel.directives import direct_format
 
 
 def print_module(module: ModuleOp, locations: bool = False) -> str:
@@ -65,7 +68,11 @@ class _Printer(Printer):
             return
         self._print_results(op)
         self.parts.append(op.name)
-        op.print(self)
+        program = direct_format(type(op))
+        if program is not None and isinstance(op, IRDLOperation):
+            program.print(self, op)
+        else:
+            op.print(self)
         if self.print_debuginfo:
             self.parts.append(" ")
             self.print_attribute(op.location)

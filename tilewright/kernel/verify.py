@@ -109,7 +109,7 @@ class Checked:
         return self._valid.get(id(op))
 
     def note(self, op: Operation, valid: _Valid) -> None:
-        """The rules hold for an operation as it is now, which has no regions: others have rules about what is inside."""
+        """The rules hold for an operation without regions as it is now. Rules of others read what is inside."""
         self._valid[id(op)] = valid
 
 

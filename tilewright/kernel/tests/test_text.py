@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import random
+import re
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import AnyFloat, FloatAttr, ModuleOp, bf16, f16, f32, f64
+from xdsl.dialects.builtin import AnyFloat, FloatAttr, ModuleOp, StringAttr, bf16, f16, f32, f64
 
 from tests.covering import tries
 from tests.random_kernels import random_kernel
 from tilewright.errors import InvalidProgram
-from tilewright.kernel.dialect import FuncOp, ReturnOp
+from tilewright.kernel import printing
+from tilewright.kernel.dialect import FuncOp, LoadOp, ReturnOp, StoreOp
 from tilewright.kernel.elements import dtype_of
 from tilewright.kernel.text import parse_module, print_module
 
@@ -50,6 +52,20 @@ def test_kernels_read_like_this() -> None:
 def test_round_trip_is_exact(seed: int) -> None:
     text = print_module(random_kernel(seed, size=15).module)
     assert print_module(parse_module(text)) == text
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_formats_print_what_xdsl_prints_by_them(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With attributes that no format names, on operations of ours and of xDSL."""
+    module = random_kernel(seed, size=15).module
+    for op in module.walk():
+        if isinstance(op, LoadOp | StoreOp | arith.ConstantOp):
+            op.attributes["noted"] = StringAttr("here")
+    text = print_module(module)
+    monkeypatch.setattr(printing, "direct_format", lambda kind: None)
+    assert print_module(module) == text
+    assert 'noted = "here"' in text
+    assert re.search(r"strides \[\d", text)
 
 
 @pytest.mark.parametrize("type_", [f16, bf16, f32, f64])

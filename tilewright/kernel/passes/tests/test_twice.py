@@ -80,7 +80,7 @@ def test_every_pass_of_gpus_changes_one_of_these_programs() -> None:
     for case in CASES:
         steps(*case)
     others = {"pad-tiles", "hoist-accumulators", "tensor-stores", "prefetch-fragments"}
-    assert CHANGED >= {each.name for each in PIPELINES["gpu"]} - others
+    assert {each.name for each in PIPELINES["gpu"]} - others <= CHANGED
 
 
 @pytest.mark.parametrize("name", sorted(WORKS_ON))
