@@ -13,7 +13,8 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -68,23 +69,31 @@ def evaluator(graph: Graph) -> Callable[[Arrays], Arrays]:
 
 
 def cases(every: int = 1, contains: str = "") -> list[Any]:
-    """The node tests in order, or one in `every`, or those whose name contains a text.
+    """The node tests in order, or one in `every`, or those whose name contains a text."""
+    from onnx.backend.test.loader import load_model_tests
 
-    Importing the tests makes them. Of the 8 s that this takes, 5 s would be spent in the windows of three images of
-    32 x 32 x 32 one by one, and 1 s on the source of each test, for a documentation: neither is done here.
+    with making_node_tests():
+        found = load_model_tests(kind="node")
+    return [case for case in found if contains in case.name][::every]
+
+
+@contextmanager
+def making_node_tests() -> Iterator[None]:
+    """Around the first import of the node tests, which makes them in a quarter of the time.
+
+    Of 8 s, 5 s would be spent in the windows of three images of 32 x 32 x 32 one by one, and 1 s on the source of each
+    test, for a documentation: neither is done here.
     """
     from onnx.backend.test.case import base
-    from onnx.backend.test.loader import load_model_tests
     from onnx.reference.ops import op_pool_common
 
-    with warnings.catch_warnings():
+    with (
+        warnings.catch_warnings(),
+        mock.patch.object(op_pool_common, "pool", partial(pool_at_once, op_pool_common.pool)),
+        mock.patch.object(base, "process_snippet", return_value=("", "")),
+    ):
         warnings.simplefilter("ignore")
-        with (
-            mock.patch.object(op_pool_common, "pool", partial(pool_at_once, op_pool_common.pool)),
-            mock.patch.object(base, "process_snippet", return_value=("", "")),
-        ):
-            found = load_model_tests(kind="node")
-    return [case for case in found if contains in case.name][::every]
+        yield
 
 
 def pool_at_once(
