@@ -17,6 +17,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
 from tests import amd_products
+from tests.covering import some
 from tests.working_passes import working_passes
 from tilewright.codegen.amdgpu.pipeline import AmdCode, generate
 from tilewright.codegen.amdgpu.target import target_for
@@ -272,8 +273,8 @@ def test_operands_too_large_for_half_the_memory_are_staged_one_after_the_other()
 
 @pytest.mark.parametrize(
     "name",
-    ["gfx1100-f16-2048x2048x2048", "gfx1100-bf16-a-2048x2048x2048", "gfx1100-f16-2041x1037x1031",
-     "gfx1201-f16-2048x2048x2048", "gfx942-i8-a-2048x2048x2048", "gfx1201-bf16-2041x1037x1031"],
+    some(["gfx1100-f16-2041x1037x1031", "gfx1100-bf16-a-2048x2048x2048", "gfx1100-f16-2048x2048x2048",
+          "gfx1201-bf16-2041x1037x1031", "gfx942-i8-a-2048x2048x2048", "gfx1201-f16-2048x2048x2048"], 4),
 )  # fmt: skip
 def test_large_products_spill_no_registers(name: str) -> None:
     """Some of those that `python -m tests.amd_products` compiles; slices of k are as deep as registers hold."""
