@@ -112,8 +112,19 @@ def imported(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
 
 @lru_cache(maxsize=1)
 def nodes_of(source: str) -> list[ast.AST]:
-    """The syntax of a module; the rules that it is held against, one after the other, share it."""
-    return list(ast.walk(ast.parse(source)))
+    """The syntax of a module, from the outside to the inside; the rules that it is held against share it.
+
+    As `ast.walk` gives it, in half of the time: without what says whether a name is read or written.
+    """
+    found: list[ast.AST] = [ast.parse(source)]
+    for node in found:
+        for name in node._fields:
+            value = getattr(node, name, None)
+            if isinstance(value, list):
+                found += [each for each in value if isinstance(each, ast.AST)]
+            elif isinstance(value, ast.AST) and name != "ctx":
+                found.append(value)
+    return found
 
 
 @lru_cache(maxsize=1)
@@ -233,8 +244,6 @@ def test_the_table_in_the_documentation_is_this_one() -> None:
 
 def target_names(source: str, names: re.Pattern[str] = TARGET_NAMES) -> list[str]:
     """Names of targets among the identifiers and texts of a module; comments and docstrings may give examples."""
-    if not names.search(source):
-        return []
     texts, identifiers = words_of(source)
     return [f"line {line}: {word[:80]!r}" for line, word in (*texts, *identifiers) if _occurs(names, word)]
 
