@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-_IMPORTERS = ("torch._export.utils", "torch.export.decomp_utils", "torch.export.exported_program")
-_NAME = "_collect_all_valid_cia_ops"
+IMPORTERS = ("torch._export.utils", "torch.export.decomp_utils", "torch.export.exported_program")
+NAME = "_collect_all_valid_cia_ops"
 
 
 def remember_operators() -> bool:
@@ -14,12 +14,12 @@ def remember_operators() -> bool:
 
     The list takes half of the time to capture a small module.
     """
-    modules = [sys.modules[name] for name in _IMPORTERS if hasattr(sys.modules.get(name), _NAME)]
-    if len(modules) != len(_IMPORTERS):
+    modules = [sys.modules[name] for name in IMPORTERS if hasattr(sys.modules.get(name), NAME)]
+    if len(modules) != len(IMPORTERS):
         return False
     import torch
 
-    collect = getattr(modules[0], _NAME)
+    collect = getattr(modules[0], NAME)
     known: dict[Any, Any] = {}
 
     def collected() -> Any:
@@ -31,5 +31,5 @@ def remember_operators() -> bool:
         return set(known[key])
 
     for module in modules:
-        setattr(module, _NAME, collected)
+        setattr(module, NAME, collected)
     return True

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from tests import torch_export
 from tilewright.frontend.torch.refusals import REASONS, refusal
 from tilewright.frontend.torch.registry import COMPLEX, load_all
 
@@ -49,3 +51,19 @@ def test_reasons_are_for_operators_that_exist_and_have_no_importer() -> None:
 def test_a_refusal_says_why_and_what_to_do() -> None:
     assert refusal("aten.rand.default").startswith("random numbers (")
     assert refusal("aten.airy.default") == "this operator has no importer"
+
+
+def test_composite_operators_that_are_registered_later_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what tests have in place of torch's list."""
+    torch.export.default_decompositions()  # imports what has it
+    for name in torch_export.IMPORTERS:  # so that it is put back
+        monkeypatch.setattr(sys.modules[name], torch_export.NAME, getattr(sys.modules[name], torch_export.NAME))
+    assert torch_export.remember_operators()
+    listed = getattr(sys.modules[torch_export.IMPORTERS[0]], torch_export.NAME)
+    before = listed()
+    assert listed() == before
+    library = torch.library.Library("listed_later", "DEF")
+    library.define("twice(Tensor x) -> Tensor")
+    library.impl("twice", lambda x: x + x, "CompositeImplicitAutograd")
+    assert {str(each) for each in listed() - before} == {"listed_later.twice.default"}
+    library._destroy()
