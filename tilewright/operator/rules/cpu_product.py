@@ -22,6 +22,7 @@ from tilewright.machine.description import Cpu
 from tilewright.operator.cycles import cycles_from_memory, product_cycles, tiled_cycles
 from tilewright.operator.product_point import ProductPoint, k_unroll
 from tilewright.operator.product_tree import ProductTree
+from tilewright.operator.row_lines import crowded
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.loops import SpatialLoop
 from tilewright.tiles.machines import level_for
@@ -164,9 +165,13 @@ def depth_blocks(work: Product, tile: Mapping[str, int], machine: Cpu) -> int:
 
     Blocks are made where the panel of b outgrows 0.4 of L2 or the rows of a tile outgrow L1, there is more than one
     tile of rows to reuse them, and the sums of one panel fit in L2. They are made to fill 0.3 of L2 and half of L1.
-    Where L2 gives a panel more slowly than most of a step takes, they are made for panel and rows to stay in L1.
+    Where L2 gives a panel more slowly than a part of a step takes, they are made for panel and rows to stay in L1: of a
+    single loop, and where rows do not crowd sets of L1, which would evict the panel.
     """
     far = _far_blocks(work, tile, machine)
+    rows = [tile.get(axis.name, 1) for axis in work.rows]
+    if len(work.depth) > 1 or crowded(work.a, work.rows, rows, machine.caches[0]):
+        return far
     if not _reuses_panels(work, tile, machine) or not _waits_for_panels(work, tile, machine):
         return far
     panel_bytes, strip_bytes = _panel_bytes(work, tile), _strip_bytes(work, tile)
