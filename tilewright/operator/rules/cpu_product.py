@@ -17,9 +17,16 @@ from math import inf, prod
 
 from tilewright.decision import Cost, Decision, Refusal
 from tilewright.expr import dtypes
+from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis
 from tilewright.machine.description import Cpu
-from tilewright.operator.cycles import cycles_from_memory, product_cycles, tiled_cycles
+from tilewright.operator.cycles import (
+    NOTHING_EXTRA,
+    cycles_from_memory,
+    extra_instructions,
+    product_cycles,
+    tiled_cycles,
+)
 from tilewright.operator.product_point import ProductPoint, k_unroll
 from tilewright.operator.product_tree import ProductTree
 from tilewright.operator.row_lines import crowded
@@ -165,14 +172,14 @@ def depth_blocks(work: Product, tile: Mapping[str, int], machine: Cpu) -> int:
 
     Blocks are made where the panel of b outgrows 0.4 of L2 or the rows of a tile outgrow L1, there is more than one
     tile of rows to reuse them, and the sums of one panel fit in L2. They are made to fill 0.3 of L2 and half of L1.
-    Where L2 gives a panel more slowly than a part of a step takes, they are made for panel and rows to stay in L1: of a
-    single loop, and where rows do not crowd sets of L1, which would evict the panel.
+    Where L2 gives a panel more slowly than a part of a step takes, they are made for panel and rows to stay in L1.
     """
     far = _far_blocks(work, tile, machine)
-    rows = [tile.get(axis.name, 1) for axis in work.rows]
-    if len(work.depth) > 1 or crowded(work.a, work.rows, rows, machine.caches[0]):
-        return far
-    if not _reuses_panels(work, tile, machine) or not _waits_for_panels(work, tile, machine):
+    if not (
+        _walks_along_lines(work, tile, machine)
+        and _reuses_panels(work, tile, machine)
+        and _waits_for_panels(work, tile, machine)
+    ):
         return far
     panel_bytes, strip_bytes = _panel_bytes(work, tile), _strip_bytes(work, tile)
     return max(far, -(-(panel_bytes + strip_bytes) // int(NEAR * machine.caches[0].bytes)))
@@ -194,9 +201,22 @@ def _reuses_panels(work: Product, tile: Mapping[str, int], machine: Cpu) -> bool
     return rows > height and sums_bytes <= _l2_bytes(machine)
 
 
+def _walks_along_lines(work: Product, tile: Mapping[str, int], machine: Cpu) -> bool:
+    """Whether a single sum walks along lines of a, and rows do not crowd sets of L1: they would evict the panel."""
+    first, form = machine.caches[0], affine(work.a.index)
+    if len(work.depth) > 1 or form is None:
+        return False
+    near = abs(form.coefficient(work.depth[0])) * dtypes.size_bytes(work.a.tensor.dtype) < first.line_bytes
+    return near and not crowded(work.a, work.rows, [tile.get(axis.name, 1) for axis in work.rows], first)
+
+
 def _waits_for_panels(work: Product, tile: Mapping[str, int], machine: Cpu) -> bool:
-    """Whether the bytes of b in one step take L2 more than `HIDDEN` of the cycles of its multiply-adds."""
-    if len(machine.caches) < 2 or not machine.caches[1].bytes_per_cycle:
+    """Whether the bytes of b in one step take L2 more than `HIDDEN` of the cycles of its multiply-adds.
+
+    Never where factors are widened, which takes longer than L2.
+    """
+    widened = extra_instructions(work) != NOTHING_EXTRA
+    if widened or len(machine.caches) < 2 or not machine.caches[1].bytes_per_cycle:
         return False
     width, height = tile.get(work.columns.name, 1), prod(tile.get(axis.name, 1) for axis in work.rows)
     moved = width * work.group * dtypes.size_bytes(work.b.tensor.dtype) / machine.caches[1].bytes_per_cycle
