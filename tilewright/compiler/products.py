@@ -284,7 +284,8 @@ class ProductPlan:
         read, order = with_last(source, len(source.shape) - 1)
         *others, last = order.digits
         line = machine.caches[0].line_bytes // dtypes.size_bytes(source.dtype)
-        order = replace(order, digits=(*others, replace(last, extent=-(-last.extent // line) * line + line)))
+        lines = -(-last.extent // line) | 1  # an odd number, so that rows walk through all sets
+        order = replace(order, digits=(*others, replace(last, extent=lines * line)))
         spread = Operand(stored.flat, address(row_major(order.shape), self.a.indices))
         if waiting <= copying or slices_leave(spread, work, tile, blocks, k_block, machine):
             return work

@@ -17,11 +17,19 @@ from math import inf, prod
 
 from tilewright.decision import Cost, Decision, Refusal
 from tilewright.expr import dtypes
+from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis
 from tilewright.machine.description import Cpu
-from tilewright.operator.cycles import cycles_from_memory, product_cycles, tiled_cycles
+from tilewright.operator.cycles import (
+    NOTHING_EXTRA,
+    cycles_from_memory,
+    extra_instructions,
+    product_cycles,
+    tiled_cycles,
+)
 from tilewright.operator.product_point import ProductPoint, k_unroll
 from tilewright.operator.product_tree import ProductTree
+from tilewright.operator.row_lines import crowded
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.loops import SpatialLoop
 from tilewright.tiles.machines import level_for
@@ -31,6 +39,8 @@ PROGRAMS_PER_THREAD = 4
 EVEN = 0.95  # share of the busiest thread's work that the others have on average, from which on it is fair
 MOST_WORK = 1.1  # of all threads together, by the least: what even shares may cost
 SHARED_CYCLES = 1024  # of a product: another thread begins some 500 cycles later and can take half of it
+NEAR = 0.8  # of L1, what a panel and the rows of a tile may take
+HIDDEN = 0.25  # of a step, up to which L2 gives b beside the multiply-adds: Zen 3
 MOST_PROGRAMS = 64  # per thread whose distribution is followed one by one; more are even enough
 
 
@@ -162,20 +172,68 @@ def depth_blocks(work: Product, tile: Mapping[str, int], machine: Cpu) -> int:
 
     Blocks are made where the panel of b outgrows 0.4 of L2 or the rows of a tile outgrow L1, there is more than one
     tile of rows to reuse them, and the sums of one panel fit in L2. They are made to fill 0.3 of L2 and half of L1.
+    Where L2 gives a panel more slowly than a part of a step takes, they are made for panel and rows to stay in L1.
     """
-    l1_bytes = machine.caches[0].bytes
-    l2_bytes = machine.caches[1].bytes if len(machine.caches) > 1 else 4 * l1_bytes
-    rows = prod(axis.size for axis in work.rows)
-    height = prod(tile.get(axis.name, 1) for axis in work.rows)
-    width = tile.get(work.columns.name, 1)
-    depth = prod(axis.size for axis in work.depth)
-    panel_bytes = width * depth * dtypes.size_bytes(work.b.tensor.dtype)
-    strip_bytes = height * depth * dtypes.size_bytes(work.a.tensor.dtype)
-    if rows <= height or rows * width * dtypes.size_bytes(work.total.dtype) > l2_bytes:
-        return 1
-    if panel_bytes <= 0.4 * l2_bytes and strip_bytes <= l1_bytes:
+    far = _far_blocks(work, tile, machine)
+    if not (
+        _walks_along_lines(work, tile, machine)
+        and _reuses_panels(work, tile, machine)
+        and _waits_for_panels(work, tile, machine)
+    ):
+        return far
+    panel_bytes, strip_bytes = _panel_bytes(work, tile), _strip_bytes(work, tile)
+    return max(far, -(-(panel_bytes + strip_bytes) // int(NEAR * machine.caches[0].bytes)))
+
+
+def _far_blocks(work: Product, tile: Mapping[str, int], machine: Cpu) -> int:
+    """The blocks of k that L2 and the rows of a tile ask for."""
+    l1_bytes, l2_bytes = machine.caches[0].bytes, _l2_bytes(machine)
+    panel_bytes, strip_bytes = _panel_bytes(work, tile), _strip_bytes(work, tile)
+    if not _reuses_panels(work, tile, machine) or (panel_bytes <= 0.4 * l2_bytes and strip_bytes <= l1_bytes):
         return 1
     return int(max(-(-panel_bytes // int(0.3 * l2_bytes)), -(-strip_bytes // (l1_bytes // 2))))
+
+
+def _reuses_panels(work: Product, tile: Mapping[str, int], machine: Cpu) -> bool:
+    """Whether several tiles of rows read a panel, and L2 has room for its sums."""
+    rows, height = prod(axis.size for axis in work.rows), prod(tile.get(axis.name, 1) for axis in work.rows)
+    sums_bytes = rows * tile.get(work.columns.name, 1) * dtypes.size_bytes(work.total.dtype)
+    return rows > height and sums_bytes <= _l2_bytes(machine)
+
+
+def _walks_along_lines(work: Product, tile: Mapping[str, int], machine: Cpu) -> bool:
+    """Whether a single sum walks along lines of a, and rows do not crowd sets of L1: they would evict the panel."""
+    first, form = machine.caches[0], affine(work.a.index)
+    if len(work.depth) > 1 or form is None:
+        return False
+    near = abs(form.coefficient(work.depth[0])) * dtypes.size_bytes(work.a.tensor.dtype) < first.line_bytes
+    return near and not crowded(work.a, work.rows, [tile.get(axis.name, 1) for axis in work.rows], first)
+
+
+def _waits_for_panels(work: Product, tile: Mapping[str, int], machine: Cpu) -> bool:
+    """Whether the bytes of b in one step take L2 more than `HIDDEN` of the cycles of its multiply-adds.
+
+    Never where factors are widened, which takes longer than L2.
+    """
+    widened = extra_instructions(work) != NOTHING_EXTRA
+    if widened or len(machine.caches) < 2 or not machine.caches[1].bytes_per_cycle:
+        return False
+    width, height = tile.get(work.columns.name, 1), prod(tile.get(axis.name, 1) for axis in work.rows)
+    moved = width * work.group * dtypes.size_bytes(work.b.tensor.dtype) / machine.caches[1].bytes_per_cycle
+    return moved > HIDDEN * height * -(-width // work.lanes) / machine.fma_units
+
+
+def _panel_bytes(work: Product, tile: Mapping[str, int]) -> int:
+    depth = prod(axis.size for axis in work.depth)
+    return tile.get(work.columns.name, 1) * depth * dtypes.size_bytes(work.b.tensor.dtype)
+
+
+def _strip_bytes(work: Product, tile: Mapping[str, int]) -> int:
+    return prod(tile.get(axis.name, 1) for axis in work.rows) * _k_bytes(work)
+
+
+def _l2_bytes(machine: Cpu) -> int:
+    return machine.caches[1].bytes if len(machine.caches) > 1 else 4 * machine.caches[0].bytes
 
 
 def _blocks(work: Product, machine: Cpu, threads: int, tile: dict[str, int], a_bytes: int) -> dict[str, int]:
@@ -183,7 +241,7 @@ def _blocks(work: Product, machine: Cpu, threads: int, tile: dict[str, int], a_b
     blocks = {axis.name: axis.size for axis in work.outer}
     l2_bytes = machine.caches[1].bytes if len(machine.caches) > 1 else machine.caches[0].bytes
     rows = prod(axis.size for axis in work.rows)
-    row_bytes = max(1, min(a_bytes / max(1, rows), _k_bytes(work)) / depth_blocks(work, tile, machine))
+    row_bytes = max(1, min(a_bytes / max(1, rows), _k_bytes(work)) / _far_blocks(work, tile, machine))
     wanted_rows = max(1, int(l2_bytes / 2 / row_bytes))
     remaining = max(1, -(-rows // wanted_rows))
     programs = prod(blocks.values())
