@@ -40,6 +40,7 @@ EVEN = 0.95  # share of the busiest thread's work that the others have on averag
 MOST_WORK = 1.1  # of all threads together, by the least: what even shares may cost
 SHARED_CYCLES = 1024  # of a product: another thread begins some 500 cycles later and can take half of it
 NEAR = 0.8  # of L1, what a panel and the rows of a tile may take
+FEWEST_TILES = 5  # of rows that reuse a panel in L1, below which sums that come and go take what that saves: Zen 3
 HIDDEN = 0.25  # of a step, up to which L2 gives b beside the multiply-adds: Zen 3
 MOST_PROGRAMS = 64  # per thread whose distribution is followed one by one; more are even enough
 
@@ -177,7 +178,7 @@ def depth_blocks(work: Product, tile: Mapping[str, int], machine: Cpu) -> int:
     far = _far_blocks(work, tile, machine)
     if not (
         _walks_along_lines(work, tile, machine)
-        and _reuses_panels(work, tile, machine)
+        and _reuses_panels(work, tile, machine, FEWEST_TILES)
         and _waits_for_panels(work, tile, machine)
     ):
         return far
@@ -194,11 +195,11 @@ def _far_blocks(work: Product, tile: Mapping[str, int], machine: Cpu) -> int:
     return int(max(-(-panel_bytes // int(0.3 * l2_bytes)), -(-strip_bytes // (l1_bytes // 2))))
 
 
-def _reuses_panels(work: Product, tile: Mapping[str, int], machine: Cpu) -> bool:
-    """Whether several tiles of rows read a panel, and L2 has room for its sums."""
+def _reuses_panels(work: Product, tile: Mapping[str, int], machine: Cpu, tiles: int = 2) -> bool:
+    """Whether so many tiles of rows read a panel, and L2 has room for its sums."""
     rows, height = prod(axis.size for axis in work.rows), prod(tile.get(axis.name, 1) for axis in work.rows)
     sums_bytes = rows * tile.get(work.columns.name, 1) * dtypes.size_bytes(work.total.dtype)
-    return rows > height and sums_bytes <= _l2_bytes(machine)
+    return rows > (tiles - 1) * height and sums_bytes <= _l2_bytes(machine)
 
 
 def _walks_along_lines(work: Product, tile: Mapping[str, int], machine: Cpu) -> bool:

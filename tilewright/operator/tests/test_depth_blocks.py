@@ -29,17 +29,18 @@ def test_panel_and_rows_of_a_block_fit_l1() -> None:
     """A panel of 16 columns and 6 rows of 768 floats are 66 KiB: three blocks of 22 KiB in 32."""
     assert depth_blocks(product(128, 768), TILE, MACHINE) == 3
     assert depth_blocks(product(128, 250), TILE, MACHINE) == 1  # 22 KB
+    assert depth_blocks(product(25, 768), TILE, MACHINE) == 3  # five tiles of rows
 
 
 @pytest.mark.parametrize(
     "work",
     [
-        product(6, 768),
+        product(24, 768),
         product(128, 768, row=1024),
         product(128, 768, across=True),
         product(128, 768, dtype="bf16"),
     ],
-    ids=["one tile of rows", "rows that share a set", "each step in another line", "widened factors"],
+    ids=["four tiles of rows", "rows that share a set", "each step in another line", "widened factors"],
 )
 def test_a_panel_that_is_not_kept_in_l1_is_whole(work: Product) -> None:
     assert depth_blocks(work, TILE, MACHINE) == 1
