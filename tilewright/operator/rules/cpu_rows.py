@@ -1,8 +1,9 @@
 """Rules for row reductions and pointwise kernels on CPUs: vector, register tile, programs, pipelines, prefetching.
 
 The vector runs along the loop with stride 1 in the output (a reduction's: in its largest input). A pointwise
-kernel that reads along another loop transposes squares, in the order that `crossed` says. Loops are distributed so that
-each program has some thousand elements. Rows that come from main memory are read and written in a pipeline where
+kernel that reads along another loop transposes squares, in the order that `crossed` says; one that reads lines in
+another order than it writes them takes strips of a few lines (`strips`). Loops are distributed so that each program has
+some thousand elements. Rows that come from main memory are read and written in a pipeline where
 what is under way fits L1 or arithmetic is costly; else passes ask for the next row. A sum that can follow another one
 is computed in the pass of that where this takes fewer predicted cycles. Outputs that no cache holds bypass the caches.
 """
