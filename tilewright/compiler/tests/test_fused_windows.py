@@ -47,6 +47,7 @@ from tilewright.options import Options
 from tilewright.tiles.dimensions import with_dimensions
 from tilewright.tiles.legality import IllegalTree
 from tilewright.tiles.levels import Unanalysable
+from tilewright.tiles.loops import SpatialLoop
 from tilewright.tiles.machines import program_resources
 from tilewright.tiles.movement import movement
 from tilewright.tiles.notation import print_tree
@@ -86,6 +87,8 @@ def with_other_blocks(kernel: Kernel, machine: Cpu, roll: random.Random) -> Tile
     alone = [*through.moved(cut.axis), cut.axis]
     sizes = points_of_blocks(through, cut, 1, cpu_fused.ROWS_AT_ONCE, cpu_fused.l2_bytes(machine))
     blocks = cut.blocks(roll.choice([*sizes[:6], sizes[-1]]) if sizes else cut.axis.size, roll.randint(1, 3))
+    if roll.random() < 0.3:
+        blocks = walked_in_one_program(blocks)
     points = tuple(
         replace(each, rows=tuple(1 if axis in alone else size for axis, size in zip(work.rows, each.rows, strict=True)))
         for work, each in zip(works, point_of(tree).points, strict=True)
@@ -93,6 +96,12 @@ def with_other_blocks(kernel: Kernel, machine: Cpu, roll: random.Random) -> Tile
     point = FusedPoint(points, blocks, roll.random() < 0.7 and through.shares(blocks))
     loops = [work.has_epilogue and roll.random() < 0.2 for work in works]
     return fused_kernel(works, point, loops, rows, machine).tree
+
+
+def walked_in_one_program(blocks: Sequence[SpatialLoop]) -> tuple[SpatialLoop, ...]:
+    """The blocks where each program walks the loops around the cut one, such as images, and not one step of them."""
+    *outside, cut = blocks
+    return (*(replace(each, blocks=1) for each in outside), cut)
 
 
 def require_right(graph: Graph, options: Options, threads: int) -> None:
@@ -130,6 +139,29 @@ def test_any_blocks_compute_the_same(
     if kernel is not None:
         tree = with_other_blocks(kernel, resolve_cpu("host"), random.Random(seed))
         require_right(graph, Options(cache=False, fuse="always", trees={kernel.name: to_json(tree)}), threads)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_program_that_walks_several_images_begins_each_with_its_border(keep: bool) -> None:
+    """Where the first block of an image computes nothing, its buffer has what the image before left there."""
+    graph = convolutions((3, 8, 13, 11), [Layer(16, 3, 1, activation="relu6"), Layer(9, 3)])
+    kernel = windowed_kernel(planned(graph))
+    assert kernel is not None
+    tree = products_tree(kernel.scheduled)
+    works = [each.work for each in tree.products]
+    rows = {number: each.statements for number, each in tree.rows.items()}
+    through = windowed(works, rows)
+    assert through is not None
+    _, cut = through.cuts()
+    alone = [*through.moved(cut.axis), cut.axis]
+    points = tuple(
+        replace(each, rows=tuple(1 if axis in alone else size for axis, size in zip(work.rows, each.rows, strict=True)))
+        for work, each in zip(works, point_of(tree).points, strict=True)
+    )
+    point = FusedPoint(points, walked_in_one_program(cut.blocks(4, 1)), keep)
+    edited = fused_kernel(works, point, [False, False], rows, resolve_cpu("host")).tree
+    assert print_tree(edited).startswith("@L3 for b:3, i.1:4" + keep * " keep relu6")
+    require_right(graph, Options(cache=False, fuse="always", trees={kernel.name: to_json(edited)}), 1)
 
 
 @settings(max_examples=tries(3, full=40), deadline=None)
