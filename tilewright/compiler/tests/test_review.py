@@ -24,14 +24,14 @@ RNG = np.random.default_rng(0)
 UNCACHED = Options(cache=False)
 
 
-def machine_with_small_caches(folder: Path, kilobytes: tuple[int, int, int] = (1, 8, 16)) -> str:
-    """This host with caches so small that streams, prefetches and blocks of k show on small tensors."""
+def machine_with_small_caches(folder: Path, kilobytes: tuple[int, int, int] = (1, 8, 16), base: str = "host") -> str:
+    """A machine with caches so small that streams, prefetches and blocks of k show on small tensors."""
     path = folder / "small.yaml"
     caches = "".join(
         f"  - {{name: {name}, bytes: {size}, ways: 8, line_bytes: 64, shared_by: 1, bytes_per_cycle: 64}}\n"
         for name, size in zip(("L1", "L2", "L3"), (each * 1024 for each in kilobytes), strict=True)
     )
-    path.write_text(f"name: small\nextends: {resolve_cpu('host').name}\ncaches:\n{caches}")
+    path.write_text(f"name: small\nextends: {resolve_cpu(base).name}\ncaches:\n{caches}")
     return str(path)
 
 
