@@ -31,7 +31,14 @@ from tilewright.operator.product_space import ProductSpace
 from tilewright.operator.registers import epilogue_in_loop
 from tilewright.operator.row_lines import slices_leave, waiting_cycles
 from tilewright.operator.rules.cpu_fused import kernel_cycles
-from tilewright.operator.rules.cpu_product import blocks_of, choose_point, depth_block, depth_blocks, scheduled_product
+from tilewright.operator.rules.cpu_product import (
+    blocks_of,
+    choose_point,
+    depth_block,
+    depth_blocks,
+    l2_bytes,
+    scheduled_product,
+)
 from tilewright.tiles.product import Operand, Product, flat_product
 from tilewright.tiles.tree import about
 from tilewright.tiles.windows import inside
@@ -385,15 +392,11 @@ class ProductPlan:
             return False
         constant = b.tensor.name in self.planning.constants
         near, far = ROWS_WORTH_PACKING
-        few = near if b.tensor.size_bytes <= self._near_bytes() else far
+        few = near if b.tensor.size_bytes <= l2_bytes(self.machine) else far
         if constant or not is_plain(b) or self.product.group > 1 or rows > few:
             return True
         form = affine(address(layout, b.indices))
         return form is None or form.coefficient(self.product.columns) != 1
-
-    def _near_bytes(self) -> int:
-        """The size of L2, or of the only cache."""
-        return self.machine.caches[min(1, len(self.machine.caches) - 1)].bytes
 
     def _plain_operand(self) -> Operand:
         """b before it is packed, row by row where the node does not read it like this."""

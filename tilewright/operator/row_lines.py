@@ -1,17 +1,15 @@
-"""Where rows of the broadcast operand lie in caches, and what it costs where they share few sets.
+"""Set conflicts of the broadcast operand: where its rows lie in caches, and what it costs where they share few sets.
 
 Rows whose distance is a multiple of a large power of two lie in few sets. A register tile whose rows share a set of L1
 has lines that are fetched ahead evicted before they are used, once they take more than a part of its ways. With blocks
 of k a program reads a slice of each of its rows for every tile of columns. Slices that share few sets of L2 do not stay
-there, and what L1 has lost comes from further out. A copy with longer rows spreads them.
+there, and what L1 has lost comes from further out. A copy with longer rows (a padded leading dimension) spreads them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import product
 from math import prod
-from operator import mul
 from typing import Any
 
 import numpy as np
@@ -64,9 +62,7 @@ def line_cycles(work: Product, rows: Sequence[int], machine: Cpu) -> float:
     size = dtypes.size_bytes(work.a.tensor.dtype)
     if form is None or not outer or min(abs(form.coefficient(axis)) for axis in work.depth) * size < first.line_bytes:
         return 0.0
-    steps = [form.coefficient(axis) * size for axis in work.rows]
-    places = product(*map(range, rows))
-    lines = len({sum(map(mul, steps, place)) // first.line_bytes for place in places})
+    lines = int(lines_by_set(work.a, work.rows, rows, first).sum())
     if lines * first.line_bytes * prod(axis.size for axis in work.depth) <= first.bytes:
         return 0.0
     level = outer[0] if work.a.tensor.size_bytes <= outer[0].bytes else outer[-1]

@@ -162,7 +162,7 @@ class Problem:
         return {tensor.name: tensor for compute in self.computes for tensor in (*compute.inputs(), compute.output)}
 
     @cached_property
-    def walked(self) -> Mapping[str, Mapping[str, int]]:
+    def free_extents(self) -> Mapping[str, Mapping[str, int]]:
         """Of each expression the extents of the axes that no consumer decides about, by the name of their loop."""
         return {
             compute.name: {

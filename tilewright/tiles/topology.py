@@ -192,14 +192,14 @@ class Topology:
     def _seen_part(self, op: str, name: str, points: int) -> SeenPart:
         compute = self.computes[op]
         axis = next((a for a in compute.loops if self.problem.names[op, a.name] == name), None)
-        last = last_seen(compute.body, axis) if axis is not None and name in self.problem.walked[op] else None
+        last = last_seen(compute.body, axis) if axis is not None and name in self.problem.free_extents[op] else None
         if axis is None or last is None or points < 1:
             raise Unanalysable(
                 f"op {op} hides no steps of {points} points of {name}", where="tile tree",
                 help=f"a loop that a mask of {op} bounds, as in l <= m, and steps of 1 point or more",
             )  # fmt: skip
-        walking = [place for other, place in self.places.items() if name in self.problem.walked[other]]
-        around = list(self.above(reduce(same_path, walking)))
+        users = [place for other, place in self.places.items() if name in self.problem.free_extents[other]]
+        around = list(self.above(reduce(same_path, users)))
         first = next((n for n, loop in enumerate(around) if loop.axis == name), len(around))
         return SeenPart(name, op, last, points, frozenset(around[:first]))
 
@@ -222,7 +222,7 @@ class Topology:
         """Extents of the axes that no consumer's tile decides, by the name of their loop."""
         extents: dict[str, int] = {}
         for op in self.places:
-            extents.update(self.problem.walked[op])
+            extents.update(self.problem.free_extents[op])
         return extents
 
     def _follows(self, op: str, name: str, tile: Path) -> bool:
@@ -238,11 +238,11 @@ class Topology:
 
     def _loops_at(self, path: Path, tile: Tile) -> tuple[LoopAt, ...]:
         level = self.level(path)
-        below, walked = self.ops(path), self.problem.walked
+        below, free = self.ops(path), self.problem.free_extents
         found = []
         for index, loop in enumerate(tile.loops):
             name = loop.name
-            advances = tuple([op for op in below if name in walked[op] or self._follows(op, name, path)])
+            advances = tuple([op for op in below if name in free[op] or self._follows(op, name, path)])
             axis = loop.name if advances else f"{loop.name} {path} {index}"
             found.append(LoopAt(path, index, axis, tile.binding is Binding.SP, level))
             self.references[found[-1]] = advances

@@ -257,7 +257,7 @@ class Point:
         """Whether no step of a loop around an expression is clipped, and no consumer decides about its axes."""
         topology = self.topology
         place, extents = topology.places[op], topology.extents
-        if topology.cut or len(topology.problem.walked[op]) < len(topology.computes[op].body_loops):
+        if topology.cut or len(topology.problem.free_extents[op]) < len(topology.computes[op].body_loops):
             return False
         return all(self.even(place, axis) for axis in topology.axes_around(place) if axis in extents)
 
@@ -265,7 +265,7 @@ class Point:
         """The points of an expression where it `is_whole`: of all units together, and of each."""
         topology, place = self.topology, self.topology.places[op]
         one: Number = 1
-        for axis, extent in topology.problem.walked[op].items():
+        for axis, extent in topology.problem.free_extents[op].items():
             one = one * least(self.inside(op, axis, place), extent)
         every = one
         for loop in topology.above(place):

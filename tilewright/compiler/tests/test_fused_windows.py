@@ -42,6 +42,7 @@ from tilewright.machine.description import Cpu
 from tilewright.operator.products_tree import products_tree
 from tilewright.operator.rules import cpu_fused
 from tilewright.operator.rules.cpu_fused import FusedPoint, fused_kernel, point_of
+from tilewright.operator.rules.cpu_product import l2_bytes
 from tilewright.operator.rules.cpu_windows import points_of_blocks, windowed
 from tilewright.options import Options
 from tilewright.tiles.dimensions import with_dimensions
@@ -85,10 +86,10 @@ def with_other_blocks(kernel: Kernel, machine: Cpu, roll: random.Random) -> Tile
         return kernel.scheduled.tree
     cut = roll.choice(cuts)
     alone = [*through.moved(cut.axis), cut.axis]
-    sizes = points_of_blocks(through, cut, 1, cpu_fused.ROWS_AT_ONCE, cpu_fused.l2_bytes(machine))
+    sizes = points_of_blocks(through, cut, 1, cpu_fused.ROWS_AT_ONCE, l2_bytes(machine))
     blocks = cut.blocks(roll.choice([*sizes[:6], sizes[-1]]) if sizes else cut.axis.size, roll.randint(1, 3))
     if roll.random() < 0.3:
-        blocks = walked_in_one_program(blocks)
+        blocks = in_one_program(blocks)
     points = tuple(
         replace(each, rows=tuple(1 if axis in alone else size for axis, size in zip(work.rows, each.rows, strict=True)))
         for work, each in zip(works, point_of(tree).points, strict=True)
@@ -98,7 +99,7 @@ def with_other_blocks(kernel: Kernel, machine: Cpu, roll: random.Random) -> Tile
     return fused_kernel(works, point, loops, rows, machine).tree
 
 
-def walked_in_one_program(blocks: Sequence[SpatialLoop]) -> tuple[SpatialLoop, ...]:
+def in_one_program(blocks: Sequence[SpatialLoop]) -> tuple[SpatialLoop, ...]:
     """The blocks where each program walks the loops around the cut one, such as images, and not one step of them."""
     *outside, cut = blocks
     return (*(replace(each, blocks=1) for each in outside), cut)
@@ -158,7 +159,7 @@ def test_a_program_that_walks_several_images_begins_each_with_its_border(keep: b
         replace(each, rows=tuple(1 if axis in alone else size for axis, size in zip(work.rows, each.rows, strict=True)))
         for work, each in zip(works, point_of(tree).points, strict=True)
     )
-    point = FusedPoint(points, walked_in_one_program(cut.blocks(4, 1)), keep)
+    point = FusedPoint(points, in_one_program(cut.blocks(4, 1)), keep)
     edited = fused_kernel(works, point, [False, False], rows, resolve_cpu("host")).tree
     assert print_tree(edited).startswith("@L3 for b:3, i.1:4" + keep * " keep relu6")
     require_right(graph, Options(cache=False, fuse="always", trees={kernel.name: to_json(edited)}), 1)

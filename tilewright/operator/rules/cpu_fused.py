@@ -26,7 +26,7 @@ from tilewright.operator.product_loops import merge_product_loops
 from tilewright.operator.product_point import ProductPoint, k_unroll
 from tilewright.operator.product_tree import ProductTree
 from tilewright.operator.products_tree import ProductsTree, Rows, products_tree, with_windows
-from tilewright.operator.rules.cpu_product import EVEN, balance, choose_point, tiles_that_fit
+from tilewright.operator.rules.cpu_product import EVEN, balance, choose_point, l2_bytes, tiles_that_fit
 from tilewright.operator.rules.cpu_rows import rows_once, schedule_rows, vector_lanes
 from tilewright.operator.rules.cpu_windows import (
     COPIED_BYTES,
@@ -538,11 +538,6 @@ def _a_bytes(work: Product) -> int:
     """Bytes of the factor that rows index."""
     loops = {axis: axis.size for axis in (*work.rows, *work.depth)}
     return _points(work.outer) * touched_bytes(work.a.tensor, work.a.index, loops)
-
-
-def l2_bytes(machine: Cpu) -> int:
-    """Bytes of the cache in which blocks stay."""
-    return machine.caches[1].bytes if len(machine.caches) > 1 else 4 * machine.caches[0].bytes
 
 
 def _rate_beyond_l2(size: int, machine: Cpu) -> float:

@@ -160,12 +160,12 @@ def _shapes(shapes: Sequence[tuple[int, int]]) -> str:
 
 def depth_block(work: Product, loops: Sequence[Axis], point: ProductPoint, machine: Cpu) -> int:
     """Points of the last of the k loops for which a panel of b, others whole, fills 0.3 of L2; 0 where all fit 0.4."""
-    l2_bytes = machine.caches[1].bytes if len(machine.caches) > 1 else 4 * machine.caches[0].bytes
+    near_bytes = l2_bytes(machine)
     others = prod(axis.size for axis in loops) // max(1, loops[-1].size)
     point_bytes = point.tile(work)[work.columns.name] * others * dtypes.size_bytes(work.b.tensor.dtype)
-    if point_bytes * loops[-1].size <= 0.4 * l2_bytes:
+    if point_bytes * loops[-1].size <= 0.4 * near_bytes:
         return 0
-    return int(0.3 * l2_bytes / point_bytes)
+    return int(0.3 * near_bytes / point_bytes)
 
 
 def depth_blocks(work: Product, tile: Mapping[str, int], machine: Cpu) -> int:
@@ -188,18 +188,18 @@ def depth_blocks(work: Product, tile: Mapping[str, int], machine: Cpu) -> int:
 
 def _far_blocks(work: Product, tile: Mapping[str, int], machine: Cpu) -> int:
     """The blocks of k that L2 and the rows of a tile ask for."""
-    l1_bytes, l2_bytes = machine.caches[0].bytes, _l2_bytes(machine)
+    l1_bytes, near_bytes = machine.caches[0].bytes, l2_bytes(machine)
     panel_bytes, strip_bytes = _panel_bytes(work, tile), _strip_bytes(work, tile)
-    if not _reuses_panels(work, tile, machine) or (panel_bytes <= 0.4 * l2_bytes and strip_bytes <= l1_bytes):
+    if not _reuses_panels(work, tile, machine) or (panel_bytes <= 0.4 * near_bytes and strip_bytes <= l1_bytes):
         return 1
-    return int(max(-(-panel_bytes // int(0.3 * l2_bytes)), -(-strip_bytes // (l1_bytes // 2))))
+    return int(max(-(-panel_bytes // int(0.3 * near_bytes)), -(-strip_bytes // (l1_bytes // 2))))
 
 
 def _reuses_panels(work: Product, tile: Mapping[str, int], machine: Cpu, tiles: int = 2) -> bool:
-    """Whether so many tiles of rows read a panel, and L2 has room for its sums."""
+    """Whether so many tiles of rows read a panel, and L2 holds its sums."""
     rows, height = prod(axis.size for axis in work.rows), prod(tile.get(axis.name, 1) for axis in work.rows)
     sums_bytes = rows * tile.get(work.columns.name, 1) * dtypes.size_bytes(work.total.dtype)
-    return rows > (tiles - 1) * height and sums_bytes <= _l2_bytes(machine)
+    return rows > (tiles - 1) * height and sums_bytes <= l2_bytes(machine)
 
 
 def _walks_along_lines(work: Product, tile: Mapping[str, int], machine: Cpu) -> bool:
@@ -233,17 +233,18 @@ def _strip_bytes(work: Product, tile: Mapping[str, int]) -> int:
     return prod(tile.get(axis.name, 1) for axis in work.rows) * _k_bytes(work)
 
 
-def _l2_bytes(machine: Cpu) -> int:
+def l2_bytes(machine: Cpu) -> int:
+    """Bytes of the cache in which blocks stay: L2, or what would follow the only cache."""
     return machine.caches[1].bytes if len(machine.caches) > 1 else 4 * machine.caches[0].bytes
 
 
 def _blocks(work: Product, machine: Cpu, threads: int, tile: dict[str, int], a_bytes: int) -> dict[str, int]:
     """Deal outer loops point by point, m loops so that a block of a fits half of L2, n loops if threads lack work."""
     blocks = {axis.name: axis.size for axis in work.outer}
-    l2_bytes = machine.caches[1].bytes if len(machine.caches) > 1 else machine.caches[0].bytes
+    near_bytes = machine.caches[min(1, len(machine.caches) - 1)].bytes
     rows = prod(axis.size for axis in work.rows)
     row_bytes = max(1, min(a_bytes / max(1, rows), _k_bytes(work)) / _far_blocks(work, tile, machine))
-    wanted_rows = max(1, int(l2_bytes / 2 / row_bytes))
+    wanted_rows = max(1, int(near_bytes / 2 / row_bytes))
     remaining = max(1, -(-rows // wanted_rows))
     programs = prod(blocks.values())
     goal = threads * PROGRAMS_PER_THREAD
