@@ -29,13 +29,14 @@ from tilewright.operator.product_loops import merge_product_loops
 from tilewright.operator.product_point import ProductPoint
 from tilewright.operator.product_space import ProductSpace
 from tilewright.operator.registers import epilogue_in_loop
-from tilewright.operator.row_lines import slices_leave, waiting_cycles
+from tilewright.operator.row_lines import slices_leave, waiting_cycles, walks_across_lines
 from tilewright.operator.rules.cpu_fused import kernel_cycles
 from tilewright.operator.rules.cpu_product import (
     blocks_of,
     choose_point,
     depth_block,
     depth_blocks,
+    fewest_cycles,
     l2_bytes,
     scheduled_product,
 )
@@ -45,6 +46,7 @@ from tilewright.tiles.windows import inside
 
 # Rows up to which a contiguous b is read where it is, if L2 holds it and if not: then a panel has a page for each step.
 ROWS_WORTH_PACKING = 64, 16
+COPIED_LINE = 20  # cycles for each line of a copy that transposes: Zen 3, L3
 SMALLEST_DEPTH = 16  # points of a k loop that is cut in two
 
 
@@ -98,7 +100,7 @@ class ProductPlan:
     def run(self) -> None:
         planning, plan = self.planning, self.planning.plan
         product = self.product
-        work, packs = self.prepare(), self.packs
+        work, packs = self._along_lines(self.prepare()), self.packs
         a_bytes = planning.stored(self.a.tensor).bytes
         threads, kernel = planning.threads, self.group.kernel
         name = planning.name_kernel(kernel)
@@ -273,6 +275,35 @@ class ProductPlan:
         self.a = copy.output[order.places(dict(zip(names, self.product.a.indices, strict=True)))]
         self.packed[self.product.a] = self.a
 
+    def _along_lines(self, work: Product) -> Product:
+        """The product with its broadcast operand copied so that a sum walks along lines.
+
+        Only where each step of the sums reads other lines in place, and that takes more cycles than the copy.
+        """
+        source, machine, dims = self.a.tensor, self.machine, self._summed_dimensions()
+        stored = self.planning.stored(source)
+        movable = stored.space != "constant" and not any(map(any, stored.layout.halo)) and work.a.guard is None
+        if self.a != self.product.a or not (movable and dims and walks_across_lines(work, machine)):
+            return work
+        read, order = with_last(source, dims[-1])
+        names = (index.name for index in order.indices)
+        places = order.places(dict(zip(names, self.a.indices, strict=True)))
+        copied = Operand(stored.flat, address(row_major(order.shape), places))
+        there = self._work(self._plain_operand(), self.packs, copied)
+        saved = fewest_cycles(work, machine) - fewest_cycles(there, machine)
+        copying = COPIED_LINE * stored.bytes / machine.caches[0].line_bytes
+        if saved <= copying:
+            return work
+        reason = f"each step of a sum is in another line: {saved:.0f} cycles of waiting, {copying:.0f} of copying"
+        self._store_again(read, order, reason)
+        self.depth = self._ordered_depth()
+        return self._work(self._plain_operand(), self.packs)
+
+    def _summed_dimensions(self) -> list[int]:
+        """The dimensions of a in which sums walk neighbours, that with the longest sum last."""
+        walked = [(axis.size, walked_dimension(self.product.a, axis)) for axis in self.depth]
+        return [dim for _, dim in sorted((size, dim) for size, dim in walked if dim is not None)]
+
     def _spread_rows(self, work: Product, point: ProductPoint, blocks: Mapping[str, int]) -> Product:
         """The product with its broadcast operand copied to longer rows, where slices of its rows leave L1 and L2.
 
@@ -364,11 +395,13 @@ class ProductPlan:
             planning.plan.stored[source.name] = replace(stored, slack=self.product.group - 1)
             self.whole_groups = True
 
-    def _work(self, b: Operand, packs: bool) -> Product:
-        """The product that reads its vector operand at `b`, an address over the node's loops."""
+    def _work(self, b: Operand, packs: bool, a: Operand | None = None) -> Product:
+        """The product that reads its vector operand at `b`, an address over the node's loops; the other where it is
+        stored, or at `a`.
+        """
         product = self.product
         ends = {product.columns.name: packs, self.depth[-1].name: packs and self.whole_groups}
-        a = operand_of(self.planning, self.a)
+        a = a or operand_of(self.planning, self.a)
         work = work_of(self.planning, self.group, self.target, product, self.depth, a, b)
         how = replace(
             work.mapping,

@@ -24,8 +24,12 @@ from tilewright.tiles.parts import RegisterTile, register_tiles
 from tilewright.tiles.product import Product
 
 FMA_LATENCY_CYCLES = 4  # x86 since Skylake and Zen 3, Neoverse N1 and later
-# Vector instructions of functions in f32 on AVX-512, counted in the code of `codegen/math`; others take one.
-INSTRUCTIONS = {"exp": 14, "sigmoid": 18, "tanh": 20, "normal_cdf": 24, "erf": 24, "log": 20, "div": 8, "sqrt": 10}
+# Vector instructions of functions in f32, counted in the code of `codegen/math`: on AVX-512, and on vectors without
+# registers of masks, AVX2. Others take one.
+INSTRUCTIONS = {
+    "exp": (14, 30), "sigmoid": (18, 33), "tanh": (20, 31), "normal_cdf": (24, 40), "erf": (24, 38), "log": (20, 50),
+    "div": (8, 8), "sqrt": (10, 10),
+}  # fmt: skip
 EXTREMES = ("max", "min")
 EXTREME_INSTRUCTIONS = 3  # of floats where NaN wins: extreme, comparison, selection; one instruction with a constant
 MEAN_INSTRUCTIONS = 2  # of a running mean: what deviates from it, times the share of an element, is added
@@ -54,8 +58,8 @@ def tiled_cycles(work: Product, rows: Sequence[int], vectors: int, machine: Cpu)
     sizes = tuple(axis.size for axis in work.rows)
     ports = machine.fma_units, machine.loads_per_cycle, machine.stores_per_cycle
     columns = -(-work.columns.size // work.lanes)
-    far = line_cycles(work, rows, machine) / prod(rows)
-    tiles = _tiles_cycles(sizes, tuple(rows), columns, vectors, k, ports, extra_instructions(work), far)
+    near, far = (cycles / prod(rows) for cycles in line_cycles(work, rows, vectors, machine))
+    tiles = _tiles_cycles(sizes, tuple(rows), columns, vectors, k, ports, extra_instructions(work), near, far)
     return tiles * prod(axis.size for axis in work.outer)
 
 
@@ -78,11 +82,12 @@ def _tiles_cycles(
     k: float,
     ports: Ports,
     extra: Extra,
+    near: float,
     far: float,
 ) -> float:
     """Cycles of all tiles of rows of these sizes, by columns in vectors; layers of a network ask for the same ones.
 
-    In each step lines of a row take `far` cycles to come.
+    In each step lines of a row take `near` cycles to come behind the rest, and `far` beside it.
     """
     pieces = [_pieces(size, tile) for size, tile in zip(sizes, rows, strict=True)]
     total = 0.0
@@ -91,14 +96,14 @@ def _tiles_cycles(
             count = prod((c for c, _ in combination), start=column_count)
             height = prod(size for _, size in combination)
             if count:
-                total += count * (_tile_cycles(height, width, k, ports, extra) + k * height * far)
+                total += count * (_tile_cycles(height, width, k, ports, extra, height * near) + k * height * far)
     return total
 
 
 def epilogue_cycles(work: Product, machine: Cpu) -> float:
     """Cycles of what is computed from the sums of a product before they are stored, of all threads together."""
     rows = prod(axis.size for axis in (*work.outer, *work.rows))
-    arithmetic, loads = body_counts(work.epilogue, work.columns, work.lanes)
+    arithmetic, loads = body_counts(work.epilogue, machine, work.columns, work.lanes)
     return rows * -(-work.columns.size // work.lanes) * slowest_port(arithmetic, loads, 0.0, machine)
 
 
@@ -137,11 +142,11 @@ def _pieces(extent: int, size: int) -> list[tuple[int, int]]:
     return [(full, size), (1, rest)] if rest else [(full, size)]
 
 
-def _tile_cycles(rows: int, vectors: int, k: float, ports: Ports, extra: Extra) -> float:
+def _tile_cycles(rows: int, vectors: int, k: float, ports: Ports, extra: Extra, lines: float) -> float:
     fma_units, loads_per_cycle, stores_per_cycle = ports
     fma = rows * vectors / fma_units
     loads = (rows + vectors) / loads_per_cycle
-    step = max(fma, loads, FMA_LATENCY_CYCLES)
+    step = max(fma, loads, FMA_LATENCY_CYCLES, lines)
     if extra != NOTHING_EXTRA:
         per_row, per_vector, per_sum = extra
         instructions = rows * (1 + per_row) + vectors * (1 + per_vector) + rows * vectors * (1 + per_sum)
@@ -173,9 +178,9 @@ def _statement_cycles(statement: Statement, tile: RegisterTile, machine: Cpu, fo
     lanes = 1 if vector is None else min(tile.lanes, extent)
     unrolled = next((axis for axis in statement.axes if axis != vector and tile.along(axis.name) > 1), None)
     times = 1 if unrolled is None else tile.along(unrolled.name)
-    arithmetic, loads = body_counts(statement.body, vector, lanes, unrolled, times)
+    arithmetic, loads = body_counts(statement.body, machine, vector, lanes, unrolled, times)
     if follows:
-        arithmetic, loads = following_instructions(statement), 0.0
+        arithmetic, loads = following_instructions(statement, machine), 0.0
     arithmetic += accumulation_instructions(statement)
     stores = 0.0 if statement.address is None else _access_cycles(statement.address, vector, lanes)
     points = prod(axis.size for axis in loops if axis != vector)
@@ -193,7 +198,7 @@ def accumulation_instructions(statement: Statement) -> float:
     return EXTREME_INSTRUCTIONS if statement.accum in EXTREMES and is_float(statement.tensor.dtype) else 1
 
 
-def following_instructions(statement: Statement) -> float:
+def following_instructions(statement: Statement, machine: Cpu) -> float:
     """Arithmetic instructions for one vector of a sum that follows another reduction in its pass, elements being known.
 
     Every lane takes one element in a step: the sum so far moves to another running value for each.
@@ -201,12 +206,12 @@ def following_instructions(statement: Statement) -> float:
     rule = statement.follows
     assert rule is not None
     parts = [rule.term, *([] if rule.factor is None else [rule.factor])]
-    arithmetic = sum(body_counts(part, None, 1)[0] for part in parts)
+    arithmetic = sum(body_counts(part, machine, None, 1)[0] for part in parts)
     return arithmetic + (0 if rule.factor is None else 1) + (0 if rule.offset is None else MEAN_INSTRUCTIONS)
 
 
 def body_counts(
-    body: Expr, vector: Axis | None, lanes: int, unrolled: Axis | None = None, times: int = 1
+    body: Expr, machine: Cpu, vector: Axis | None, lanes: int, unrolled: Axis | None = None, times: int = 1
 ) -> tuple[float, float]:
     """Arithmetic instructions and loads for one vector of a body.
 
@@ -219,7 +224,7 @@ def body_counts(
             shared = unrolled is not None and form is not None and form.coefficient(unrolled) == 0
             loads += _access_cycles(each.indices[0], vector, lanes) / (times if shared else 1)
         elif isinstance(each, Cast) or (isinstance(each, Apply) and each.dtype != INDEX):
-            arithmetic += _instructions(each)
+            arithmetic += _instructions(each, machine)
     return arithmetic, loads
 
 
@@ -229,12 +234,13 @@ def slowest_port(arithmetic: float, loads: float, stores: float, machine: Cpu) -
     return max(*ports, (arithmetic + loads + stores) / ISSUE_WIDTH)
 
 
-def _instructions(node: Cast | Apply) -> float:
+def _instructions(node: Cast | Apply, machine: Cpu) -> float:
     if isinstance(node, Cast):
         return 1
     if node.function in EXTREMES and is_float(node.dtype) and not any(isinstance(each, Const) for each in node.args):
         return EXTREME_INSTRUCTIONS
-    return INSTRUCTIONS.get(node.function, COSTLY_INSTRUCTIONS if node.function in COSTLY else 1)
+    with_masks, without = INSTRUCTIONS.get(node.function, 2 * (COSTLY_INSTRUCTIONS if node.function in COSTLY else 1,))
+    return with_masks if machine.vector_bits >= 512 else without
 
 
 def _access_cycles(index: Expr, vector: Axis | None, lanes: int) -> float:

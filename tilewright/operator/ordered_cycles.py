@@ -51,7 +51,7 @@ def _scan_cycles(statement: Statement, accum: PrefixScan, tree: OrderedTree, mac
     shuffle each; then the last sum is copied to all lanes and added to the next ones.
     """
     (inner,), vector, lanes = statement.reduce, tree.vector, tree.lanes
-    arithmetic, loads = body_counts(statement.body, inner if vector is None else vector.axis, lanes)
+    arithmetic, loads = body_counts(statement.body, machine, inner if vector is None else vector.axis, lanes)
     registers = 2 if statement.tensor.dtype == "f32" and accum.combine in ("sum", "prod") else 1  # carried in f64
     neighbours = tree.neighbours
     if neighbours > 1:
@@ -66,7 +66,7 @@ def _scan_cycles(statement: Statement, accum: PrefixScan, tree: OrderedTree, mac
 def _update_cycles(statement: Statement, accum: Scatter, vector: Axis | None, lanes: int, machine: Cpu) -> float:
     """Cycles of one update of one element, or of a vector of them: read, combined and written."""
     value, places = value_and_places(statement)
-    arithmetic, loads = body_counts(value, vector, lanes)
+    arithmetic, loads = body_counts(value, machine, vector, lanes)
     if accum.combine:
         arithmetic, loads = arithmetic + 1, loads + 1
     inside = trailing(statement)
@@ -80,7 +80,7 @@ def _update_cycles(statement: Statement, accum: Scatter, vector: Axis | None, la
             continue
         computed = sum(1 for each in walk(place) if isinstance(each, Apply))
         scalars += (computed + PLACE_INSTRUCTIONS) / along
-        loads += body_counts(place, None, 1)[1] / along
+        loads += body_counts(place, machine, None, 1)[1] / along
     ports = slowest_port(arithmetic, loads, 1.0, machine)
     own = arithmetic + loads + 1
     return max(ports, own / ISSUE_WIDTH, (own + scalars) / RENAMED)

@@ -9,8 +9,9 @@ there, and what L1 has lost comes from further out. A copy with longer rows (a p
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,30 +44,73 @@ def lines_by_set(
     if form is None:
         return np.ones(1, np.int64)
     size = dtypes.size_bytes(a.tensor.dtype)
+    steps = tuple((form.coefficient(axis) * size, count) for axis, count in zip(loops, rows, strict=True))
+    return _lines_by_set(steps, -(-slice_bytes // cache.line_bytes), cache.line_bytes, cache.sets)
+
+
+@lru_cache(maxsize=1 << 12)
+def _lines_by_set(
+    steps: tuple[tuple[int, int], ...], slice_lines: int, line_bytes: int, sets: int
+) -> np.ndarray[Any, Any]:  # fmt: skip
+    """The same for bytes from row to row with numbers of rows; tiles and layers of a network ask for equal ones."""
     starts = np.zeros(1, np.int64)
-    for axis, count in zip(loops, rows, strict=True):
-        starts = np.add.outer(starts, form.coefficient(axis) * size * np.arange(count)).ravel()
-    slices = np.arange(-(-slice_bytes // cache.line_bytes))
-    lines = np.unique(np.add.outer(starts // cache.line_bytes, slices))
-    return np.bincount(lines % cache.sets)
+    for step, count in steps:
+        starts = np.unique(np.add.outer(starts, step * np.arange(count)))
+    lines = np.unique(np.add.outer(starts // line_bytes, np.arange(slice_lines)))
+    return np.bincount(lines % sets)
 
 
-def line_cycles(work: Product, rows: Sequence[int], machine: Cpu) -> float:
-    """Cycles of one step of k in which lines of a tile's rows come; 0 where the next step finds most of them in L1.
+class LineCycles(NamedTuple):
+    """Cycles of one step of k in which lines come from L2, behind its multiply-adds, and from further out."""
+
+    near: float
+    far: float
+
+
+def line_cycles(work: Product, rows: Sequence[int], vectors: int, machine: Cpu) -> LineCycles:
+    """How long lines of a tile's rows come in one step of k; no time where L1 keeps most of them for the next tile,
+    beside the panel of so many vectors.
 
     Where every sum walks from line to line, as in an image whose channels are outermost, each step reads as many lines
-    as the rows lie in. They come from L2, or from the last cache where L2 does not hold the operand.
+    as the rows lie in. They come from L2, or from the last cache where L2 does not hold the rows of a program.
     """
     first, *outer = machine.caches
+    if not outer or not walks_across_lines(work, machine):
+        return LineCycles(0.0, 0.0)
+    panel_bytes = vectors * work.lanes * prod(axis.size for axis in work.depth) * dtypes.size_bytes(work.b.tensor.dtype)
+    if _lines_beside(work, rows, first) <= first.lines_per_set * (1 - panel_bytes / first.bytes):
+        return LineCycles(0.0, 0.0)
+    moved = int(lines_by_set(work.a, work.rows, rows, first).sum()) * first.line_bytes
+    if _lines_beside(work, _rows_of_half(outer[0], work), outer[0]) <= SLICES * outer[0].lines_per_set:
+        return LineCycles(moved / (outer[0].bytes_per_cycle or machine.vector_bits / 8), 0.0)
+    return LineCycles(0.0, moved / (outer[-1].bytes_per_cycle or machine.vector_bits / 8))
+
+
+def _lines_beside(work: Product, rows: Sequence[int], cache: Cache) -> float:
+    """How many lines share a set with one of them, itself included, in the mean: of so many rows and all steps of k."""
+    steps = (axis.size for axis in work.depth)
+    counts = lines_by_set(work.a, (*work.rows, *work.depth), (*rows, *steps), cache)
+    return float(np.average(counts, weights=counts))
+
+
+def _rows_of_half(cache: Cache, work: Product) -> list[int]:
+    """Rows along each loop, the innermost first, that half of a cache has space for: about those of a program."""
+    row_bytes = prod(axis.size for axis in work.depth) * dtypes.size_bytes(work.a.tensor.dtype)
+    left = max(1, cache.bytes // 2 // row_bytes)
+    rows: list[int] = []
+    for axis in reversed(work.rows):
+        rows.insert(0, min(axis.size, left))
+        left = max(1, left // axis.size)
+    return rows
+
+
+def walks_across_lines(work: Product, machine: Cpu) -> bool:
+    """Whether every sum walks from line to line of the broadcast operand."""
     form = affine(work.a.index)
-    size = dtypes.size_bytes(work.a.tensor.dtype)
-    if form is None or not outer or min(abs(form.coefficient(axis)) for axis in work.depth) * size < first.line_bytes:
-        return 0.0
-    lines = int(lines_by_set(work.a, work.rows, rows, first).sum())
-    if lines * first.line_bytes * prod(axis.size for axis in work.depth) <= first.bytes:
-        return 0.0
-    level = outer[0] if work.a.tensor.size_bytes <= outer[0].bytes else outer[-1]
-    return lines * first.line_bytes / (level.bytes_per_cycle or machine.vector_bits / 8)
+    if form is None:
+        return False
+    nearest = min(abs(form.coefficient(axis)) for axis in work.depth)
+    return nearest * dtypes.size_bytes(work.a.tensor.dtype) >= machine.caches[0].line_bytes
 
 
 def slices_leave(

@@ -324,6 +324,49 @@ def test_a_product_of_spread_rows_is_right(tmp_path: Path, m: int, n: int, k: in
     agrees(graph, machine, threads)
 
 
+def pointwise(size: int, filters: int, channels: int = 128, stride: int = 1, dtype: str = "f32") -> Graph:
+    """A convolution of 1 x 1 whose image is an input, channels outermost."""
+    b = GraphBuilder()
+    image = b.input("X", (1, channels, size, size), dtype)
+    values = RNG.integers(-3, 4, (filters, channels, 1, 1)).astype(dtypes.numpy_dtype(dtype))
+    return b.finish([elementwise.relu(conv.conv(image, b.constant(values, "W"), strides=stride))])
+
+
+def copies_of_image(plan: Plan) -> list[str]:
+    return [each.reason for each in plan.decisions if each.subject == "layout of X"]
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "filters", "copied"),
+    [
+        (64, 2, 256, True),  # channels are 16 KiB apart: 128 lines of a row in one set of L1, and few of L2
+        (64, 2, 16, False),  # the copy takes longer
+        (65, 2, 256, False),  # lines come from L2, behind the multiply-adds
+    ],
+)
+def test_an_image_whose_channels_share_few_sets_is_copied(size: int, stride: int, filters: int, copied: bool) -> None:
+    plan = make_plan(pointwise(size, filters, stride=stride), resolve_cpu("znver3"), 1)
+    reasons = copies_of_image(plan)
+    assert len(reasons) == copied
+    assert all("each step of a sum is in another line" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize(
+    ("size", "channels", "stride", "dtype", "threads"),
+    [(7, 97, 1, "f32", 1), (32, 53, 2, "f32", 2), (7, 31, 1, "f64", 2), (13, 53, 1, "bf16", 1), (32, 31, 2, "bf16", 2)],
+)
+def test_a_product_of_a_copied_image_is_right(
+    tmp_path: Path, size: int, channels: int, stride: int, dtype: str, threads: int
+) -> None:
+    """With caches of 2, 8 and 64 KiB no cache keeps the lines of small images."""
+    machine = machine_with_small_caches(tmp_path, (2, 8, 64), "x86-64-v3")
+    graph = pointwise(size, 101, channels, stride, dtype)
+    assert copies_of_image(make_plan(graph, resolve_cpu(machine), threads))
+    inputs = arrays(graph)
+    found = compile_graph(graph, machine, threads, Options(cache=False))(*inputs)
+    np.testing.assert_array_equal(found, evaluate(graph, inputs)[0])
+
+
 def test_rows_over_several_sums_are_not_spread(tmp_path: Path) -> None:
     """Sums over two dimensions that lie behind each other are one loop; longer rows would part them."""
     b = GraphBuilder()

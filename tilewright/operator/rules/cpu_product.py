@@ -96,6 +96,11 @@ def choose_point(
     return point, distributed[rows, vectors], decision
 
 
+def fewest_cycles(work: Product, machine: Cpu) -> float:
+    """Cycles of the best register tile on data that are near, all threads together."""
+    return min(tiled_cycles(work, rows, vectors, machine) for rows, vectors in tiles_that_fit(work))
+
+
 def blocks_of(point: ProductPoint, work: Product, machine: Cpu, threads: int, a_bytes: int) -> dict[str, int]:
     """Into how many blocks each loop is distributed where a point was chosen by others than `choose_point`."""
     if threads == 1:

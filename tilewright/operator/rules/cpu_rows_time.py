@@ -75,10 +75,10 @@ class RowTime:
         for each in step:
             arithmetic += accumulation_instructions(each)
             if each.name in joined:
-                arithmetic += following_instructions(each)
+                arithmetic += following_instructions(each, self.machine)
                 continue
             for body in self._computed(each, buffers):
-                more, loaded = body_counts(body, self.vector, self.lanes)
+                more, loaded = body_counts(body, self.machine, self.vector, self.lanes)
                 arithmetic, loads = arithmetic + more, loads + loaded
                 read |= self._read(body, buffers, step)
             if each.name in self.inlined:

@@ -8,6 +8,7 @@ from tilewright.expr.core import Axis, Read, Tensor
 from tilewright.machine import resolve_cpu
 from tilewright.operator.cycles import tiled_cycles
 from tilewright.operator.row_lines import (
+    LineCycles,
     crowded,
     line_cycles,
     lines_by_set,
@@ -90,11 +91,12 @@ def test_each_tile_of_columns_but_the_first_waits_for_the_rows(batch: int) -> No
     assert cycles == batch * 9 * 96 * 2048 * 4 / L3.bytes_per_cycle
 
 
-def channels_outside(width: int, depth: int = 256) -> Product:
-    """The product of a convolution of 1 x 1 on an image of 65 rows, channels outside."""
-    h, w, c, k = Axis("h", 65), Axis("w", width), Axis("c", depth), Axis("o", 256)
-    x, f, y = (Tensor(n, (size,), "f32") for n, size in (("X", depth * 65 * width), ("F", depth * 256), ("Y", 1 << 20)))
-    a, b = Operand(x, c * 65 * width + h * width + w), Operand(f, c * 256 + k)
+def channels_outside(width: int, depth: int = 256, height: int = 65) -> Product:
+    """The product of a convolution of 1 x 1 on an image, channels outside."""
+    h, w, c, k = Axis("h", height), Axis("w", width), Axis("c", depth), Axis("o", 256)
+    sizes = {"X": depth * height * width, "F": depth * 256, "Y": 1 << 20}
+    x, f, y = (Tensor(name, (size,), "f32") for name, size in sizes.items())
+    a, b = Operand(x, c * height * width + h * width + w), Operand(f, c * 256 + k)
     total = Tensor("t", (), "f32")
     return flat_product(
         (), (h, w), k, (c,), a, b, total, Read(total, ()), y, h * width * 256 + w * 256 + k, lanes=8
@@ -102,27 +104,43 @@ def channels_outside(width: int, depth: int = 256) -> Product:
 
 
 def test_rows_down_an_image_read_a_line_each_in_every_step() -> None:
-    """6 rows of 260 bytes lie in 6 lines of L3, which 256 steps read; 6 places beside each other in one."""
+    """6 rows of 260 bytes lie in 6 lines, which 256 steps read; 6 places beside each other in one."""
     work = channels_outside(65)
-    assert line_cycles(work, (6, 1), MACHINE) == 6 * 64 / L3.bytes_per_cycle
-    assert line_cycles(work, (1, 6), MACHINE) == 0  # 16 KiB: L1 has them for the next places
+    assert line_cycles(work, (6, 1), 2, MACHINE) == LineCycles(6 * 64 / L2.bytes_per_cycle, 0.0)
+    assert line_cycles(work, (1, 6), 2, MACHINE) == LineCycles(64 / L2.bytes_per_cycle, 0.0)
 
 
-def test_lines_come_from_l2_where_it_holds_the_image() -> None:
-    work = channels_outside(7)
-    assert line_cycles(work, (6, 1), MACHINE) == 3 * 64 / L2.bytes_per_cycle  # 6 rows of 28 bytes
+def test_lines_stay_in_l1_beside_a_small_panel() -> None:
+    """Lines of 256 steps take 5 ways in the mean, a vector of the panel two, two vectors four."""
+    work = channels_outside(65)
+    assert line_cycles(work, (1, 6), 1, MACHINE) == LineCycles(0.0, 0.0)
+    assert line_cycles(channels_outside(65, 32), (6, 1), 2, MACHINE) == LineCycles(0.0, 0.0)
+
+
+def test_lines_that_share_few_sets_of_l2_come_from_further_out() -> None:
+    """An image of 32 x 32 places, whose channels are one way of L1 apart: the rows of a program are in half of L2."""
+    work = channels_outside(32, 128, height=32)
+    assert line_cycles(work, (2, 3), 2, MACHINE) == LineCycles(0.0, 2 * 64 / L3.bytes_per_cycle)
+    assert line_cycles(channels_outside(33, 128, height=32), (2, 3), 2, MACHINE).far == 0.0
+
+
+def test_lines_behind_the_arithmetic_take_no_time() -> None:
+    """A line from L2 takes 2 cycles, a step of 6 rows by 2 vectors 6."""
+    near, kept = channels_outside(65), channels_outside(65, 32)
+    assert line_cycles(near, (1, 6), 2, MACHINE).near > line_cycles(kept, (1, 6), 2, MACHINE).near
+    assert tiled_cycles(near, (1, 6), 2, MACHINE) < 1.1 * 8 * tiled_cycles(kept, (1, 6), 2, MACHINE)
 
 
 def test_sums_along_lines_cost_none() -> None:
     """In whatever order the sums are: a plan puts the one along lines inside."""
-    assert not line_cycles(product(2048), (6,), MACHINE)
+    assert not any(line_cycles(product(2048), (6,), 2, MACHINE))
     h, r = Axis("h", 96), Axis("r", 3)
     image = Operand(Tensor("A", (98 * 2048,), "f32"), (h + r) * 2048 + K)
     b, c, total = Tensor("B", (3 * 2048 * 160,), "f32"), Tensor("C", (96 * 160,), "f32"), Tensor("t", (), "f32")
     for depth in ((r, K), (K, r)):
         factor = Operand(b, r * 2048 * 160 + K * 160 + J)
         work = flat_product((), (h,), J, depth, image, factor, total, Read(total, ()), c, h * 160 + J, lanes=8)
-        assert not line_cycles(work, (6,), MACHINE)
+        assert not any(line_cycles(work, (6,), 2, MACHINE))
 
 
 def test_the_tile_walks_along_the_lines() -> None:
