@@ -291,7 +291,8 @@ class ProductPlan:
         copied = Operand(stored.flat, address(row_major(order.shape), places))
         there = self._work(self._plain_operand(), self.packs, copied)
         saved = fewest_cycles(work, machine) - fewest_cycles(there, machine)
-        copying = COPIED_LINE * stored.bytes / machine.caches[0].line_bytes
+        made = packed(read, order).name in self.planning.plan.stored  # for another product
+        copying = 0.0 if made else COPIED_LINE * stored.bytes / machine.caches[0].line_bytes
         if saved <= copying:
             return work
         reason = f"each step of a sum is in another line: {saved:.0f} cycles of waiting, {copying:.0f} of copying"

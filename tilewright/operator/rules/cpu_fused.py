@@ -126,6 +126,7 @@ def _scheduled(
     assert machine is not None, "a machine's rule schedules rows"
     nothing = rooted(Leaf("rows"))
     open_ = ProductsTree(tuple(trees), point.blocks, {n: Rows(rows, nothing) for n, rows in statements.items()})
+    single = {block.axis.name for block in point.blocks if block.quantum % ROWS_AT_ONCE}
     found = {}
     for number, rows in statements.items():
         stored = open_.stored_rows(number).statements
@@ -134,7 +135,7 @@ def _scheduled(
             step = step_of_rows(trees[number].work, trees[number].tile, machine)
             found[number] = Rows(rows, rows_once(stored, machine, filled, step))
             continue
-        kernel, _ = schedule_rows(stored, machine, 1, "", lanes)
+        kernel, _ = schedule_rows(stored, machine, 1, "", lanes, single)
         follows = {each.name: each.follows for each in kernel.statements}
         found[number] = Rows(tuple(replace(each, follows=follows[each.name]) for each in rows), kernel.tree)
     return found

@@ -58,9 +58,12 @@ def vector_lanes(machine: Cpu) -> int:
 
 
 def schedule_rows(
-    statements: Statements, machine: Cpu, threads: int, subject: str, lanes: int = 0
+    statements: Statements, machine: Cpu, threads: int, subject: str, lanes: int = 0, single: Collection[str] = ()
 ) -> tuple[Kernel, Decision]:
-    """The kernel of these statements; vectors have `lanes` lanes where an instruction was chosen."""
+    """The kernel of these statements; vectors have `lanes` lanes where an instruction was chosen.
+
+    A register tile has one point along each loop in `single`.
+    """
     statements = with_following(statements)
     lanes = lanes or vector_lanes(machine)
     outer, inner = outer_loops(statements), inner_loops(statements)
@@ -72,7 +75,7 @@ def schedule_rows(
         return kernel, Decision(f"vector of {subject}", "none", "no loop has stride 1 in the output")
     extent = vector.size
     inside = vector in inner
-    length = min(4 * lanes, -(-extent // lanes) * lanes) if extent >= lanes else extent
+    length = _whole_vectors(extent, 4, lanes)
     unroll, unroll_extent = "", 1
     order: tuple[str, ...] = ()
     crossed, strip = crossed_read(statements, vector, lanes), strip_loops(statements, vector)
@@ -84,10 +87,12 @@ def schedule_rows(
         outer = (*(axis for axis in outer if axis not in (*strip, vector)), *strip, vector)
         order = tuple(axis.name for axis in outer)
     elif inner and not inside:
-        candidate = _reuse_loop(statements, vector)
+        candidate = _reuse_loop(statements, vector, single)
         if candidate is not None:
             length = min(length, 2 * lanes)
             unroll, unroll_extent = candidate.name, min(4, candidate.size)
+        elif prod(axis.size for axis in outer) >= 8 * lanes * threads * PROGRAMS_PER_THREAD or threads == 1:
+            length = _whole_vectors(extent, 8, lanes)
     tiled = {vector.name: length, unroll: unroll_extent}
     streams = _streams(statements, machine) if length % lanes == 0 else ()
     way = _way(statements, vector, length, lanes, machine, threads, streams)
@@ -254,19 +259,26 @@ def _vector_loop(statements: Statements, lanes: int) -> Axis | None:
     return long[0] if long else max(found, key=lambda axis: axis.size, default=None)
 
 
-def _reuse_loop(statements: Statements, vector: Axis) -> Axis | None:
-    """A neighbour of the vector along which some read repeats (a window, a shared weight).
+def _whole_vectors(extent: int, most: int, lanes: int) -> int:
+    """Points of so many vectors at most that cover an extent; the extent itself where it is less than one."""
+    return min(most * lanes, -(-extent // lanes) * lanes) if extent >= lanes else extent
 
-    Worth keeping in registers.
+
+def _reuse_loop(statements: Statements, vector: Axis, single: Collection[str]) -> Axis | None:
+    """A neighbour of the vector along which some read repeats: a shared weight, or windows one step apart.
+
+    Windows of stride 2 share a third of their points: there neighbours take lines further apart than one vector behind
+    the other.
     """
     inner = inner_loops(statements)
     for axis in reversed(outer_loops(statements)):
-        if axis == vector or axis.size < 2:
+        if axis == vector or axis.size < 2 or axis.name in single:
             continue
         for each in statements:
             for index in addresses(each.body):
                 form = affine(index)
-                if form is not None and any(form.coefficient(loop) for loop in inner):
+                steps = {form.coefficient(loop) for loop in inner} - {0} if form is not None else set()
+                if form is not None and steps and form.coefficient(axis) in {0, *steps}:
                     return axis
     return None
 
