@@ -13,6 +13,10 @@ silent, this file decides:
   the nest around keeps are not dropped, nor are those that a stage around the scope has in the memory that the nest
   fills, or further in.
 * Of a value that a tile keeps, a step computes what the step before it along the innermost loop that moves it did not.
+* Loops that follow from those of consumers cut what one step there needs. Seen from further out, a value has all that
+  any step needs, from the first to the last element.
+* An expression of which no point runs in a step needs nothing there: its windows lie outside of what there is, or the
+  step before has computed all of it. A child without any other expression is not visited.
 * Children share the slices of a memory instance when they stand inside the same spatial tiles of the nest.
 * With `multicast`, instances that differ in spatial loops which do not move the slice read it together, those of them
   that run the step. Without it each one reads. Stores of such instances are one store: the level adds up what they
@@ -27,9 +31,10 @@ silent, this file decides:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import product
 from math import prod
+from typing import Any
 
 from tilewright.tiles.memories import Key, Memories, Place
 from tilewright.tiles.problem import Problem
@@ -66,10 +71,14 @@ class Walk:
     ) -> None:  # fmt: skip
         self.topology, self.factors, self.compat_evict = topology, factors, compat_evict
         self.strides = topology.strides(self.factors)
-        self.memories: Memories[Box] = Memories(topology, _lacking, compat_evict=compat_evict)
+        self.memories = self.empty_memories()
         self.evaluations: dict[str, Counter[Place]] = {op: Counter() for op in topology.places}
         self.node((), {})
         self.traffic: Traffic = self.memories.traffic()
+
+    def empty_memories(self) -> Memories[Any]:
+        """Memories that hold nothing, for slices as `slice` gives them."""
+        return Memories(self.topology, _lacking, compat_evict=self.compat_evict)
 
     # The program
 
@@ -121,9 +130,12 @@ class Walk:
             if not self.live(path, instance):
                 continue
             place = tuple(instance[loop] for loop in self.topology.above(path) if loop.spatial)
+            idle = self.idle(path, instance)
             for tensor in self.topology.crossing(path, level):
-                need = self.slice(path, tensor, instance)
-                writes = tensor in self.topology.ops(path)
+                if idle and all(access.op in idle for access in self.topology.accesses(path, tensor)):
+                    continue
+                need = self.slice(path, tensor, instance, idle)
+                writes = tensor in self.topology.ops(path) and tensor not in idle
                 adds = writes and not self.topology.levels[level].accumulate and self.continues(path, tensor, instance)
                 reads = need if not writes or adds else None
                 key = (top, tensor, tiles, place)
@@ -148,7 +160,7 @@ class Walk:
             size *= self.factors[loop]
         return size
 
-    def slice(self, path: Path, tensor: str, digits: Digits) -> Box:
+    def slice(self, path: Path, tensor: str, digits: Digits, idle: Collection[str] = ()) -> Box:
         ends = self.ends(path, digits)
 
         def at(axis: str, _: Number) -> int:
@@ -159,7 +171,21 @@ class Walk:
             return min(size, max(0, ends[axis] - self.at(digits, path, axis))) if axis in ends else size
 
         rank = len(self.topology.accesses(path, tensor)[0].shape)
-        return tuple(self.topology.side(path, tensor, dim, at, inside) for dim in range(rank))
+        return tuple(self.topology.side(path, tensor, dim, at, inside, idle) for dim in range(rank))
+
+    def idle(self, path: Path, digits: Digits) -> frozenset[str]:
+        """The expressions below a node of which no point runs there."""
+
+        def at(axis: str, _: Number) -> int:
+            return self.at(digits, path, axis)
+
+        found = set()
+        for op in self.topology.ops(path):
+            axes = self.topology.optional.get(op, ())
+            ranges = (self.topology.range(op, axis, path, at, self.inside) for axis in axes)
+            if any(end <= first for first, end in ranges):
+                found.add(op)
+        return frozenset(found)
 
     def ends(self, path: Path, digits: Digits) -> dict[str, int]:
         """Where the loops end that a mask ends early, while a node runs."""
@@ -191,7 +217,7 @@ class Walk:
                 span = self.topology.span(*self.topology.cut[axis], path, at, self.inside)
                 if span[0] + self.at(digits, path, axis) >= span[1]:
                     return False
-        return True
+        return not self.topology.optional or len(self.idle(path, digits)) < len(self.topology.ops(path))
 
     def continues(self, path: Path, tensor: str, digits: Digits) -> bool:
         """Whether a child adds to what it has written before."""

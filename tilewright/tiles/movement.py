@@ -124,10 +124,12 @@ class Boundaries:
         it held in the step before.
         """
         topology, top, tensor = self.topology, group.top, group.tensor
-        if not topology.cut:
+        if not topology.cut and not topology.optional:
             return False
         for visit in topology.visits(top):
             if tensor in topology.crossing(visit, topology.level(top)):
+                if any(topology.may_be_idle(op, visit) for op in topology.ops(visit)):
+                    return True
                 for loop in topology.above(visit):
                     if loop.axis in topology.cut:
                         op, axis = topology.cut[loop.axis]

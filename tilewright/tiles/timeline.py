@@ -94,7 +94,19 @@ class _Timeline:
                 elif axis in self.topology.cut:
                     low, high = self.topology.span(*self.topology.cut[axis], path, at, self.point.inside)
                     runs[rows] &= low + at(axis, high - low) < high
+            runs[rows] &= ~self.idle(path, at)
         return runs
+
+    def idle(self, path: Path, at: Any) -> Any:
+        """At which steps of a visit no expression has a point."""
+        found: Any = True
+        for op in self.topology.ops(path):
+            empty: Any = False
+            for axis in self.topology.optional.get(op, ()):
+                low, high = self.topology.range(op, axis, path, at, self.point.inside)
+                empty = empty | (high <= low)
+            found = np.logical_and(found, empty)
+        return found
 
     def at(self, path: Path, digits: Mapping[LoopAt, Array]) -> Any:
         """The first values of axes at the steps of a visit."""

@@ -141,6 +141,7 @@ class Topology:
         self._accessed: dict[str, Mapping[str, Sequence[Access]]] = {}
         self._axes: dict[tuple[str, str], _AxisOf] = {}
         self._meetings: dict[tuple[Path, str], Path] = {}
+        self._scopes: dict[tuple[str, str], Path] = {}
         self._widths: dict[int, Mapping[str, float]] = {}
         self.problem = problem
         self.levels = resources.levels if resources is not None else levels_of(tree)
@@ -526,11 +527,18 @@ class Topology:
         self._accesses[self.places[op], points.tensor] = (points,)
         return points.tensor
 
-    def side(self, path: Path, tensor: str, dim: int, at: At, inside: Inside) -> Range:
-        """The slice of a tensor that a node needs along one dimension: the hull of accesses, clipped to the tensor."""
+    def side(
+        self, path: Path, tensor: str, dim: int, at: At, inside: Inside, idle: Collection[str] = ()
+    ) -> Range:  # fmt: skip
+        """The slice of a tensor that a node needs along one dimension: the hull of accesses, clipped to the tensor.
+
+        Expressions that are `idle` access nothing; one of those that access the tensor is not.
+        """
         low: Number = None
         high: Number = None
         for access in self.accesses(path, tensor):
+            if access.op in idle:
+                continue
             size, form = access.shape[dim], access.forms[dim]
             first, end = (0, size) if form is None else self.hull(access.op, form, path, at, inside)
             first, end = least(greatest(first, 0), size), least(greatest(end, 0), size)
@@ -555,7 +563,7 @@ class Topology:
             first = at(one.name, one.extent)
             return first, least(first + inside(op, one.name, path), one.extent)
         low, high = self.span(op, axis, path, at, inside)
-        if not one.cut:
+        if not one.cut or path[: len(self.meeting(op, axis))] != self.meeting(op, axis):
             return low, high
         first = low + at(one.name, high - low)
         return first, least(first + inside(op, one.name, path), high)
@@ -631,6 +639,46 @@ class Topology:
                 any(loop.axis == name for loop in self.above(self.places[op])),
             )
         return self._axes[key]
+
+    def meeting(self, op: str, axis: str) -> Path:
+        """Where an expression meets the consumers that decide about an axis, whose range its loops cut there."""
+        key = (op, axis)
+        if key not in self._scopes:
+            users = [self.places[consumer] for consumer, _ in self.axis(op, axis).forms]
+            self._scopes[key] = reduce(same_path, users, self.places[op])
+        return self._scopes[key]
+
+    @cached_property
+    def optional(self) -> Mapping[str, tuple[str, ...]]:
+        """The expressions that may have no point in some step, each with the axes along which that may be.
+
+        Windows of a step may lie outside of what they read, or the step before may have computed all that they need.
+        """
+        found = {
+            op: tuple(axis for axis in self.derived_axes(op) if self._may_be_empty(op, axis)) for op in self.places
+        }
+        return {op: axes for op, axes in found.items() if axes}
+
+    def derived_axes(self, op: str) -> list[str]:
+        """The axes of an expression whose range consumers decide."""
+        return [axis.name for axis in self.computes[op].body_loops if self.axis(op, axis.name).forms]
+
+    def may_be_idle(self, op: str, path: Path) -> bool:
+        """Whether an expression below a node may have no point in some step of the loops around the node."""
+        axes, around = self.optional.get(op, ()), self.axes_around(path)
+        return any(not self.problem.loops_of(op, axis).isdisjoint(around) for axis in axes)
+
+    def _may_be_empty(self, op: str, axis: str) -> bool:
+        one, around = self.axis(op, axis), self.axes_around(self.meeting(op, axis))
+        for consumer, form in one.forms:
+            if any(self._may_be_empty(consumer, each) for each in self.derived_axes(consumer)):
+                return True
+            names = {each: self.problem.names[consumer, each.name] for each in form.terms}
+            reach = sum(abs(f) * (each.size - 1) for each, f in form.terms.items() if names[each] not in around)
+            low, high = form.bounds()
+            if low + reach < 0 or high - reach >= one.extent or (high >= one.extent and self.advance(op) is not None):
+                return True
+        return False
 
     @cached_property
     def cut(self) -> dict[str, tuple[str, str]]:

@@ -232,6 +232,42 @@ def test_a_kept_halo_is_computed_once() -> None:
     assert again.at("DRAM") == once.at("DRAM")
 
 
+ROWS_OF_WINDOWS = """
+    input X: f32[5]
+    input V: f32[2]
+    input U: f32[{taps}]
+    Y: f32[p:4] += X[p + r] * V[r] over r:2
+    Z: f32[h:{windows}] += select(({at} >= 0) & ({at} < 4), Y[{at}], 0.0) * U[s] over s:{taps}
+    output Z"""
+
+
+@pytest.mark.parametrize(
+    ("tree", "windows", "taps", "at", "x", "v"),
+    [
+        # Steps compute 2, 1, 1 and 0 rows of Y; the last one needs no operands of it.
+        ("@DRAM for h:4 keep Y { seq[@L1 for p:3, r:2 { op Y }, @L1 for s:3 { op Z }] }", 4, 3, "h + s - 1", 7, 6),
+        # The window of the first step lies outside of Y.
+        ("@DRAM for h:2 { seq[@L1 for p:1, r:2 { op Y }, @L1 for s:1 { op Z }] }", 2, 1, "3*h + s - 1", 2, 2),
+        # All steps together need all rows of Y, of which each computes three.
+        (
+            "@DRAM for s:1 { @L2 for h:4 { seq[@L1 for p:3, r:2 { op Y }, @L1 for s:3 { op Z }] } }",
+            4,
+            3,
+            "h + s - 1",
+            5,
+            2,
+        ),
+    ],
+    ids=["nothing new", "outside", "all steps"],
+)
+def test_a_step_needs_what_its_windows_do(tree: str, windows: int, taps: int, at: str, x: int, v: int) -> None:
+    subject = problem(ROWS_OF_WINDOWS.format(windows=windows, taps=taps, at=at))
+    found = moved(tree, subject)
+    assert (found["X"], found["V"]) == ((x, 0), (v, 0))
+    fast = movement(parse_tree(tree), subject).at("DRAM")
+    assert {name: (one.loads, one.stores) for name, one in fast.items()} == found
+
+
 def test_a_bypassed_level_is_not_filled() -> None:
     text = "@DRAM for m:2 {{ @L2 for l:3 {} {{ @L1 for m:4, l:2, k:4 {{ op C }} }} }}"
     subject = problem("""

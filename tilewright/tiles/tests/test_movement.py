@@ -209,5 +209,5 @@ def test_a_nest_without_a_step_that_runs_has_no_movement() -> None:
           } } } }
         ]""")
     levels = tuple(Level(name, instances=count) for name, count in (("DRAM", 1), ("L1", 4), ("RF", 64)))
-    with pytest.raises(Unanalysable, match="no step of the nest has a part of x"):
+    with pytest.raises(Unanalysable, match=r"no step of the nest has a part of conv1\.acc"):
         movement(tree, subject, resources=Resources(levels, units=64))
