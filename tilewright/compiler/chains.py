@@ -14,7 +14,7 @@ from tilewright.compiler.planning import ChooseProduct, Planning
 from tilewright.compiler.products import unit_loops
 from tilewright.compiler.rows import group_statements
 from tilewright.decision import Decision
-from tilewright.expr.affine import affine
+from tilewright.expr.affine import affine, simplify
 from tilewright.expr.core import Axis, Compute, Const, Expr, Read, Tensor, select, static_shape, walk
 from tilewright.expr.graph import Loop
 from tilewright.expr.names import claim
@@ -317,6 +317,7 @@ def kernel_loops(works: Sequence[Product], parts: Sequence[Group]) -> list[dict[
     """
     shared_by = shared_loops(parts)
     read = {axis: Axis(axis.name, own.extent) for shared in shared_by[1:] for own, axis in shared.items()}
+    read |= {axis: Axis(axis.name, high - low) for axis, (low, high) in _touched(parts).items()}
     is_first = parts[0].kind == "product"
     first = (*works[0].spatial, *works[0].depth) if is_first else parts[0].main.loops
     taken = {axis.name for axis in (*first, *(axis for shared in shared_by[1:-1] for axis in shared.values()))}
@@ -339,6 +340,9 @@ def over_shared_loops(works: Sequence[Product], parts: Sequence[Group], border: 
     found: list[Product] = []
     for work, loops, place in zip(works, loops_of, _places_of_products(parts), strict=True):
         each = work.renamed(loops)
+        if not place:
+            begins = {loops[axis]: loops[axis] + low for axis, (low, _) in _touched(parts).items() if low}
+            each = each.walked_by(begins)
         if place:
             link = parts[place - 1].nodes[-1]
             here: Expr = Read(_value_of(parts[place - 1]), ())
@@ -346,6 +350,22 @@ def over_shared_loops(works: Sequence[Product], parts: Sequence[Group], border: 
                 here = window_of(parts[0], parts[1], loops, found[0].spatial, border)
             each = _reading(each, link.name, here)
         found.append(each if place == len(parts) - 1 else _as_value(each, parts[place]))
+    return found
+
+
+def _touched(parts: Sequence[Group]) -> dict[Axis, tuple[int, int]]:
+    """The first point that windows touch, and the one behind the last, of each loop of a first product that is read
+    through windows.
+    """
+    if not has_windows(parts):
+        return {}
+    found = {}
+    for axis, index in zip(parts[0].main.axes, reads_between(parts[0], parts[1])[0].indices, strict=True):
+        form = affine(index)
+        assert form is not None, f"{index} is no window"
+        if form.terms:
+            low, high = form.bounds()
+            found[axis] = max(0, int(low)), min(axis.size, int(high) + 1)
     return found
 
 
@@ -379,9 +399,11 @@ def window_of(
 ) -> Expr:  # fmt: skip
     """The read of a product's result through windows, over the loops of the kernel, by an index for each of `order`."""
     (read, *_), axes = reads_between(producer, consumer), producer.main.axes
-    indices = {axis: substitute(index, dict(loops)) for axis, index in zip(axes, read.indices, strict=True)}
+    indices = {axis.name: substitute(index, dict(loops)) for axis, index in zip(axes, read.indices, strict=True)}
+    for axis, (low, _) in _touched((producer, consumer)).items():
+        indices[axis.name] = simplify(indices[axis.name] - low)
     value = Tensor(producer.name, tuple(axis.size for axis in order), read.dtype)
-    found = Read(value, tuple(indices[axis] for axis in order))
+    found = Read(value, tuple(indices[axis.name] for axis in order))
     outside = inside(found)
     if outside is None:
         return found

@@ -246,7 +246,7 @@ def _sketch(planning: Planning, group: Group, mapped: MappedProduct) -> Product:
     epilogue: Expr = Read(total, ())
     if len(group.nodes) > 1:
         renamed: dict[Axis, Expr] = dict(zip(group.nodes[-1].axes, group.main.axes, strict=True))
-        epilogue = transform(substitute(group.nodes[-1].body, renamed), _nowhere)
+        epilogue = transform(substitute(group.nodes[-1].body, renamed), lambda node: _nowhere(node, total))
     a, b = _expected(planning, group, mapped), Operand(replace(mapped.b.tensor, shape=(1,)), Const(0, INDEX))
     loops = mapped.outer, mapped.rows, mapped.columns, mapped.depth
     output = group.nodes[-1].output
@@ -262,10 +262,12 @@ def _expected(planning: Planning, group: Group, mapped: MappedProduct) -> Operan
     return Operand(replace(tensor, shape=(layout.size,)), address(layout, read.indices))
 
 
-def _nowhere(node: Expr) -> Expr | None:
-    """Reads of tensors at one place."""
+def _nowhere(node: Expr, total: Tensor) -> Expr | None:
+    """Reads of tensors at one place, those of the sums of a product as its `total`."""
     if not isinstance(node, Read) or not node.indices:
         return None
+    if node.tensor.name == total.name:
+        return Read(total, ())
     return Read(replace(node.tensor, shape=(1,)), (Const(0, INDEX),))
 
 

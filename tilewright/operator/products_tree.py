@@ -201,12 +201,12 @@ class ProductsTree:
         return {window.axis: window for window in found}
 
     def computed(self, axis: Axis) -> int:
-        """The points of a loop that windows move along which a block computes; 0 where no blocks cut the windows."""
+        """The most points of a loop that windows move along which a block computes; 0 where no blocks cut the windows.
+
+        Of a value that blocks keep, the first block of each program computes so many.
+        """
         window = self.windows.get(axis)
-        if window is None or not window.is_cut(self.points):
-            return 0
-        kept = any(axis in each.work.spatial for each in self.products if each.work.output.name in self.kept)
-        return window.step(self.points) if kept else window.span(self.points)
+        return window.span(self.points) if window is not None and window.is_cut(self.points) else 0
 
     # Buffers ----------------------------------------------------------------------------------------------------------
 

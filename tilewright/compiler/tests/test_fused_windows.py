@@ -331,7 +331,7 @@ def small() -> tuple[Graph, Plan, str]:
 
 def test_a_tree_that_computes_shared_rows_again(small: tuple[Graph, Plan, str]) -> None:
     graph, plan, name = small
-    again = given(plan, name, (" keep relu6", ""), ("i:2, j:", "i:4, j:"))
+    again = given(plan, name, (" keep relu6", ""))
     kept, computed = (windowed_kernel(planned(graph, each, machine=MACHINE)) for each in (given(plan, name), again))
     assert kept is not None
     assert computed is not None
@@ -344,8 +344,8 @@ def test_a_tree_that_computes_shared_rows_again(small: tuple[Graph, Plan, str]) 
 @pytest.mark.parametrize(
     ("edits", "message"),
     [
-        ([("i:2, j:", "i:4, j:")], "does not go with the rest of the tree"),
-        ([(" keep relu6", "")], "does not go with the rest of the tree"),
+        ([("i:4, j:", "i:2, j:")], "does not go with the rest of the tree"),
+        ([(" keep relu6", ""), ("i:4, j:", "i:3, j:")], "does not go with the rest of the tree"),
         ([("keep relu6", "keep relu6.1")], "blocks keep relu6.1, whose windows they do not cut"),
         ([("keep relu6", "keep c2")], "L11 retention"),
         ([("@L3 for i.1:10", "@L3 for i:2, i.1:10")], "i:2 at L3 is no loop of c"),
@@ -400,6 +400,28 @@ def test_windows_wider_than_what_they_read_are_of_what_there_is() -> None:
     assert kernel is not None
     (read,) = window_reads(kernel.scheduled.statements).values()
     assert len(read.read.indices) == 2
+    require_right(graph, ALWAYS, 1)
+
+
+@pytest.mark.parametrize(("rows", "stride", "touched"), [((0, 13), 1, 13), ((3, 13), 1, 10), ((0, 11), 5, 8)])
+def test_points_that_no_window_touches_are_not_computed(rows: tuple[int, int], stride: int, touched: int) -> None:
+    b = GraphBuilder("part")
+    value = conv.conv(b.input("x", (1, 8, 13, 9), "f32"), b.input("w0", (16, 8, 1, 1), "f32"), name="c0")
+    value = value[:, :, rows[0] : rows[1]]
+    graph = b.finish([conv.conv(value, b.input("w1", (8, 16, 3, 3), "f32"), strides=stride, name="c1")])
+    kernel = windowed_kernel(planned(graph))
+    assert kernel is not None
+    assert kernel.scheduled.statements[0].axes[0].size == touched
+    require_right(graph, ALWAYS, 1)
+
+
+def test_windows_as_large_as_what_they_read_have_one_point() -> None:
+    """The product behind them has one loop, as its sums have one address before operands are placed."""
+    b = GraphBuilder("all")
+    value = conv.conv(b.input("x", (1, 17, 2, 2), "f32"), b.input("w0", (8, 17, 1, 1), "f32"), name="c0")
+    value = pool.max_pool(value, [3, 5], pads=[1, 1, 0, 2], name="p")
+    value = conv.conv(value, b.input("w1", (8, 8, 1, 1), "f32"), name="c1")
+    graph = b.finish([ACTIVATIONS["relu"](value)])
     require_right(graph, ALWAYS, 1)
 
 
