@@ -2,13 +2,16 @@
 
     python -m tests.random_chains --trees 500 --seed 0
     python -m tests.random_chains --trees 500 --products 3
+    python -m tests.random_chains --trees 500 --windows
 
 Each tree is compiled for this machine's CPU and run, its program is counted (`compiler.counting`), and both results are
-compared with the evaluator. What the program moves must be what the tree says, but for values in registers.
+compared with the evaluator. What the program moves must be what the tree says, but for values in registers. Where steps
+leave elements out, it must be what the tree says with sets of elements for slices (`exact_walk`).
 
 A chain is two products with element-wise work, a softmax, or nothing between them, and element-wise work or nothing
-behind them; or three products with element-wise work or nothing behind each. Trees differ in register tiles, the order
-of their loops, blocks of all loops and their order, and programs of the grid; extents are odd as often as not.
+behind them; or three products with element-wise work or nothing behind each; or one whose first result is read through
+windows (`random_windows`). Trees differ in register tiles, the order of their loops, blocks of all loops and their
+order, and programs of the grid; extents are odd as often as not.
 """
 
 from __future__ import annotations
@@ -22,7 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.compiler.count_reasons import GUARDED
+from tests.exact_walk import Levels, exact_levels
+from tests.random_windows import random_windowed_tree, random_windows
+from tilewright.compiler.count_reasons import GAPS, GUARDED
 from tilewright.compiler.counting import KernelCount, Where, count_plan
 from tilewright.compiler.plan import make_plan
 from tilewright.dataclass import dataclass
@@ -35,11 +40,13 @@ from tilewright.operator.product_point import ProductPoint, k_unroll
 from tilewright.operator.products_tree import ProductsTree, products_tree
 from tilewright.operator.rules.cpu_fused import FusedPoint, fused_kernel, step_of_rows
 from tilewright.options import Options
+from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.loops import SpatialLoop
 from tilewright.tiles.notation import print_tree
 from tilewright.tiles.product import Product, products_of
 from tilewright.tiles.traffic import Moved
 from tilewright.tiles.tree import TileTree, to_json
+from tilewright.tiles.windows import window_reads
 
 Array = np.ndarray[Any, Any]
 
@@ -79,21 +86,27 @@ class Case:
         return Options(cache=False, fuse="always", trees={self.kernel: to_json(self.tree)})
 
 
-def random_case(roll: random.Random, machine: Cpu, *, small: bool = False, products: int = 2) -> Case:
+def random_case(
+    roll: random.Random, machine: Cpu, *, small: bool = False, products: int = 2, windows: bool = False
+) -> Case:  # fmt: skip
     """A chain that one kernel computes, and a legal tree of it."""
     while True:
-        graph = random_chain(roll, 2 if small else 1, products)
+        graph = random_windows(roll, small) if windows else random_chain(roll, 2 if small else 1, products)
         kernels = make_plan(graph, machine, 1, Options(cache=False, fuse="always")).kernels
-        fused = [each for each in kernels if len(products_of(each.scheduled)) == products]
+        fused = [each for each in kernels if _is_chain(each.scheduled, products, windows)]
         if len(fused) != 1:
             continue
-        tree = random_tree(roll, products_tree(fused[0].scheduled), machine)
-        case = Case(graph, fused[0].name, tree)
+        made = random_windowed_tree if windows else random_tree
+        case = Case(graph, fused[0].name, made(roll, products_tree(fused[0].scheduled), machine))
         try:
             make_plan(graph, machine, 1, case.options)
         except CompileError:  # registers or L2 do not hold it, or another product was matched
             continue
         return case
+
+
+def _is_chain(kernel: Kernel, products: int, windows: bool) -> bool:
+    return bool(window_reads(kernel.statements)) if windows else len(products_of(kernel)) == products
 
 
 def random_chain(roll: random.Random, divisor: int = 1, products: int = 2) -> Graph:
@@ -173,19 +186,23 @@ def _require_close(found: list[Array], wanted: Any) -> None:
         np.testing.assert_allclose(each, expected, rtol=1e-5, atol=1e-4)
 
 
-def differences(case: Case, counts: list[KernelCount]) -> list[str]:
+def differences(case: Case, counts: list[KernelCount], machine: Cpu) -> list[str]:
     """What the kernels of a chain move otherwise than their trees say, but for values in registers.
 
-    Kernels that pack its operands may read under a condition.
+    Where steps leave elements out, and where a condition does, only these make the difference.
     """
+    kernels = {each.name: each.scheduled for each in make_plan(case.graph, machine, 1, case.options).kernels}
+    exact: dict[str, Levels] = {}
     found = []
     for each in counts:
         found += [f"{each.kernel}: {each.refused}"] if each.refused else []
-        packs = each.kernel != case.kernel
         for level, rows in each.levels.items():
             for row in rows:
                 allowed = not row.why or (row.expected and _no_more(row.counted, row.model))
-                allowed |= row.why == GUARDED and packs
+                if row.why in (GAPS, GUARDED):
+                    if each.kernel not in exact:
+                        exact[each.kernel] = exact_levels(kernels[each.kernel], machine)
+                    allowed = row.counted == exact[each.kernel][level].get(row.tensor)
                 if not allowed:
                     found.append(f"{each.kernel}, {level}: {row}")
     return found
@@ -208,15 +225,17 @@ def main() -> int:
     parser.add_argument("--trees", type=int, default=500, help="how many trees (default: 500)")
     parser.add_argument("--seed", type=int, default=0, help="the first tree (default: 0)")
     parser.add_argument("--products", type=int, default=2, choices=(2, 3), help="of a chain (default: 2)")
+    parser.add_argument("--windows", action="store_true", help="the first result is read through windows")
     parser.add_argument("--no-cpu", action="store_true", help="count only, compile nothing")
     parser.add_argument("--machine", default="x86-64-v3", help="default: x86-64-v3")
     arguments = parser.parse_args()
     machine, verdicts, wrong = resolve_cpu(arguments.machine), Counter[str](), 0
     for number in range(arguments.seed, arguments.seed + arguments.trees):
-        case = random_case(random.Random(number), machine, products=arguments.products)
+        roll = random.Random(number)
+        case = random_case(roll, machine, products=arguments.products, windows=arguments.windows)
         try:
             counts = counted(case, machine, number)
-            found = differences(case, counts)
+            found = differences(case, counts, machine)
             verdicts[_reasons(case, counts)] += 1
             if not arguments.no_cpu:
                 run(case, machine, number)

@@ -14,6 +14,7 @@ from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.product import products_of
 from tilewright.tiles.traffic import Moved
+from tilewright.tiles.windows import window_reads
 
 IN_REGISTERS = "in registers"  # a value that is in memory never, or not where a statement of the kernel reads it
 LAST_BLOCK = "last block"  # the last block of k goes on to what follows the sum, tile by tile, from registers
@@ -35,6 +36,7 @@ class Reasons:
         self.own = {each.name for each in kernel.statements}
         totals = {each.work.total.name for each in self.products.products} if self.products is not None else set()
         self.of_rows = {each.name for each in kernel.statements if each.accum is not None} - totals
+        self.through_windows = {name: each.read for name, each in window_reads(kernel.statements).items()}
 
     def of(self, name: str, model: Moved, counted: Moved) -> str:
         """Why a tensor moves so much and not what the model says; empty where both are equal."""
@@ -46,14 +48,16 @@ class Reasons:
         of_products = self._of_products(name)
         if of_products:
             return of_products
-        if less and (name in self.of_rows or (name in self.own and counted.stores == model.stores)):
+        stored = name in self.own and counted.stores == model.stores and name not in self.through_windows
+        if less and (name in self.of_rows or stored):
             return IN_REGISTERS
         reads = {read for each in self.problem.computes for read in each.reads() if read.tensor.name == name}
+        windows = self.through_windows.values()  # what these leave out is not computed, nor what it is computed from
         if any(affine(index) is None for read in reads for index in read.indices):
             return FROM_DATA
-        if any(_is_guarded(each.body, name) for each in self.problem.computes):
-            return GUARDED
-        return GAPS if len(reads) > 1 or any(_has_gaps(read) for read in reads) else DIFFERS
+        if name not in self.through_windows and any(_is_guarded(each.body, name) for each in self.problem.computes):
+            return GUARDED  # of windows, memory has the border
+        return GAPS if len(reads) > 1 or any(_has_gaps(read) for read in (*reads, *windows)) else DIFFERS
 
     def _of_products(self, name: str) -> str:
         if self.products is None:

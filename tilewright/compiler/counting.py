@@ -36,7 +36,7 @@ from tilewright.kernel.views import WRITE
 from tilewright.lower.module import build_module
 from tilewright.lower.numbers import numbers_as_arguments
 from tilewright.lower.steps import Step, anonymous
-from tilewright.lower.whereabouts import Notes
+from tilewright.lower.whereabouts import Notes, Whereabouts
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.options import Options
 from tilewright.runtime.loader import missing_features, same_platform
@@ -46,7 +46,7 @@ from tilewright.tiles.levels import Unanalysable
 from tilewright.tiles.machines import program_resources
 from tilewright.tiles.movement import movement
 from tilewright.tiles.problem import Problem, problem_of
-from tilewright.tiles.resources import Resources
+from tilewright.tiles.resources import Level, Resources
 from tilewright.tiles.touched import PADDING, Touch, Touched
 from tilewright.tiles.traffic import Moved, Traffic
 from tilewright.tiles.windows import window_reads
@@ -132,9 +132,7 @@ def count_plan(
         raise InvalidArgument(f"counts cannot be on {on!r}", where="on", help=" or ".join(get_args(Where)))
     inputs = _checked(plan.graph.inputs, inputs)
     cpu, placement = _cpu(machine), Placement(plan)
-    levels = program_resources(cpu).levels
-    resources = Resources(tuple(replace(level, multicast=False) for level in levels))  # each program reads by itself
-    watch = _Watch(resources)
+    watch = _Watch(resources_of(cpu))
 
     def make() -> tuple[ModuleOp, Mapping[str, Notes]]:
         notes: dict[str, tuple[Step, Notes]] = {}
@@ -156,6 +154,27 @@ def count_plan(
     shapes = [static_shape(spec.shape) for spec in plan.graph.outputs]
     results = [out.reshape(shape) for out, shape in zip(outputs, shapes, strict=True)]
     return results, watch.counts()
+
+
+def resources_of(machine: Cpu) -> Resources:
+    """The levels on which programs are counted: each program reads by itself."""
+    return Resources(tuple(replace(level, multicast=False) for level in program_resources(machine).levels))
+
+
+def by_levels(traffic: Traffic, levels: Sequence[Level]) -> dict[str, dict[str, Moved]]:
+    """What moves at each level, outermost first, by tensor: reads and updates by what is inside, fills from outside."""
+    *outside, last = (level.name for level in levels)
+    found = {}
+    for name in (*outside, last):
+        inner = traffic.at(name) if name != last else {}
+        outer = traffic.into(name)
+        found[name] = {
+            tensor: Moved(
+                inner.get(tensor, NOTHING).loads, outer.get(tensor, NOTHING).fills, inner.get(tensor, NOTHING).stores
+            )
+            for tensor in {*inner, *outer}
+        }
+    return found
 
 
 def _cpu(machine: Cpu | Gpu) -> Cpu:
@@ -192,13 +211,13 @@ class _Watch:
 
     def __init__(self, resources: Resources) -> None:
         self.resources = resources
+        self.notes: Mapping[str, tuple[Step, Notes]] = {}
         self.kernels: dict[str, _Counting] = {}
-        self.seen: set[str] = set()
         self.current: _Counting | None = None
 
     def of(self, notes: Mapping[str, tuple[Step, Notes]]) -> dict[str, Notes]:
         """The notes about kernels, which are counted from now on."""
-        self.kernels = {name: _Counting(step, noted, self.resources) for name, (step, noted) in notes.items()}
+        self.notes = notes
         return {name: noted for name, (_, noted) in notes.items()}
 
     def counts(self) -> list[KernelCount]:
@@ -207,9 +226,9 @@ class _Watch:
 
     def launch(self, kernel: FuncOp) -> None:
         name = kernel.sym_name.data
-        self.current = None if name in self.seen else self.kernels.get(name)
-        self.seen.add(name)
-        if self.current is not None:
+        self.current = None
+        if name in self.notes and name not in self.kernels:
+            self.current = self.kernels[name] = _Counting(*self.notes[name], self.resources)
             self.current.begin(kernel)
 
     def access(self, access: Access) -> None:
@@ -233,11 +252,9 @@ class _Counting:
         if any(isinstance(each.accum, Ordered) for each in kernel.statements):
             self.refused = "scans, sorts and scatters are not counted"
             return
-        if window_reads(kernel.statements):
-            self.refused = "values that a kernel reads through windows are not counted"
-            return
         try:
             self.problem: Problem = with_dimensions(problem_of(kernel))
+            self.model = movement(kernel.tree, self.problem, resources=resources)
             self.touched = Touched(kernel.tree, self.problem, resources)
         except Unanalysable as error:
             self.refused = error.message
@@ -245,6 +262,12 @@ class _Counting:
         arguments = {tensor.name for tensor, _ in step.arguments}
         self.reasons = Reasons(kernel, self.problem, arguments, set(map(self._name, notes.buffers.values())))
         self.values = HeldValues()
+        through = window_reads(kernel.statements)
+        self.windows = {
+            each.name: {axis.name: axis.size for axis in each.axes}
+            for each in kernel.statements
+            if each.name in through
+        }
         self.exist = {
             tensor.name: found
             for tensor, size in step.arguments
@@ -264,42 +287,58 @@ class _Counting:
         where = self.notes.accesses.get(access.op)
         if self.touched is None or where is None or not access.elements.size:
             return
-        if access.op not in self.forms:
-            self.forms[access.op] = where.forms()
-        statement, tensor = self._name(where.statement), self.views[access.view]
-        writes = access.kind == WRITE
-        own = statement == tensor
         scratch = access.program if access.view in self.notes.buffers else None
-        places = np.unique(access.elements)
-        none = access.elements[~where.are_points(_extents(access.op), access.value).reshape(-1)] if where.bounds else []
-        numbers, ready = self.values.touched(access.view, scratch, places, writes, own, not statement)
+        places, writes = np.unique(access.elements), access.kind == WRITE
+        if where.copies:  # the tree has the values where they were
+            self.values.copy(access.view, scratch, places, writes)
+            return
+        statement, tensor = self._name(where.statement), self.views[access.view]
+        own = statement == tensor
+        known = self._points(access, where, places) if writes and own and tensor in self.windows else None
+        numbers, ready = self.values.touched(access.view, scratch, places, writes, own, not statement, known)
         if not statement:
-            return  # a sum is given its first value, which is no step of the tree
-        exist = self.exist.get(tensor)
-        beyond = np.isin(places, none)
-        if exist is not None and not writes:
-            beyond |= ~exist[places]
-        padding = frozenset(numbers[beyond].tolist())
+            return  # memory is given its first values, which is no step of the tree
+        beyond = self._beyond(access, where, places) | (ready & (not own))  # first values are of sums, or a border
+        if access.op not in self.forms:
+            self.forms[access.op] = where.forms(where.places)
         position = where.at(self.forms[access.op], access.value)
-        touched, first = frozenset(numbers.tolist()), frozenset(numbers[ready].tolist())
-        self.touched.touch(
-            Touch(access.program, statement, tensor, writes, position, touched, first, padding, scratch is not None)
-        )
+        touched, first, padding = (frozenset(each.tolist()) for each in (numbers, numbers[ready], numbers[beyond]))
+        whose = access.program, statement, tensor, writes
+        self.touched.touch(Touch(*whose, position, touched, first - padding, padding, scratch is not None))
+
+    def _beyond(self, access: Access, where: Whereabouts, places: Array) -> Array:
+        """Which of these places no point of the loops has."""
+        found = np.zeros(len(places), np.bool_)
+        if where.bounds:
+            points = where.are_points(_extents(access.op), access.value).reshape(-1)
+            found |= np.isin(places, access.elements[~points])
+        exist = self.exist.get(self.views[access.view])
+        if exist is not None and access.kind != WRITE:
+            found |= ~exist[places]
+        return found
+
+    def _points(self, access: Access, where: Whereabouts, places: Array) -> Array:
+        """Numbers below zero for the points of a value at these places of its buffer: blocks compute some again."""
+        loops, extents = self.notes.extents[access.view], self.windows[self.views[access.view]]
+        begins = where.at(where.forms(where.begins), access.value)
+        indices = np.unravel_index(places, [extent for _, extent in loops])
+        number = np.zeros(len(places), np.int64)
+        for (loop, extent), index in zip(loops, indices, strict=True):
+            number = number * (extents[loop] + extent) + index + begins.get(loop, 0)
+        return -1 - number
 
     def counts(self) -> KernelCount:
         """What was counted, beside what the tree says."""
         if self.touched is None:
             return KernelCount(self.step.name, {}, self.refused)
-        counted = self.touched.traffic()
-        model = movement(self.step.kernel.tree, self.problem, resources=self.resources)
-        names = [level.name for level in self.resources.levels][:-1]
-        found: dict[str, list[TensorCount]] = {}
-        for level in [*names, self.resources.levels[-1].name]:
-            said, done = _level(model, level, names), _level(counted, level, names)
-            found[level] = [
-                self._tensor(name, said.get(name, NOTHING), done)
-                for name in sorted({*said, *(name.removesuffix(PADDING) for name in done)})
+        model, counted = (by_levels(each, self.resources.levels) for each in (self.model, self.touched.traffic()))
+        found = {
+            level: [
+                self._tensor(name, said.get(name, NOTHING), counted[level])
+                for name in sorted({*said, *(name.removesuffix(PADDING) for name in counted[level])})
             ]
+            for level, said in model.items()
+        }
         return KernelCount(self.step.name, found)
 
     def _tensor(self, name: str, model: Moved, done: Mapping[str, Moved]) -> TensorCount:
@@ -310,13 +349,3 @@ class _Counting:
 def _extents(op: Operation) -> tuple[int, ...]:
     """The extents of the tile that an operation reads or writes."""
     return shape(op.value if isinstance(op, StoreOp) else op.results[0])
-
-
-def _level(traffic: Traffic, level: str, outside: Sequence[str]) -> dict[str, Moved]:
-    """What moves at one level, by tensor: reads and updates by what is inside it, fills from outside."""
-    inner = traffic.at(level) if level in outside else {}
-    outer = traffic.into(level)
-    return {
-        name: Moved(inner.get(name, NOTHING).loads, outer.get(name, NOTHING).fills, inner.get(name, NOTHING).stores)
-        for name in {*inner, *outer}
-    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 
 from xdsl.builder import Builder
@@ -57,21 +57,31 @@ class KernelBuilder:
             self._notes.accesses[op] = self._here
         return op.results[0] if op.results else None  # type: ignore[return-value]
 
-    @contextmanager
     def at(
         self, statement: str, places: Mapping[Axis, Expr], counters: Mapping[Axis, SSAValue],
-        bounds: Mapping[int, SSAValue] | None = None,
-    ) -> Iterator[None]:  # fmt: skip
+        bounds: Mapping[int, SSAValue] | None = None, begins: Mapping[Axis, Expr] | None = None,
+    ) -> AbstractContextManager[None]:  # fmt: skip
         """What is inserted meanwhile computes `statement`, at these places of its loops (`Whereabouts`)."""
-        outer, self._here = self._here, Whereabouts(statement, places, counters, bounds or {})
+        return self._noting(Whereabouts(statement, places, counters, bounds or {}, begins or {}))
+
+    def beside(self, *, copies: bool = False) -> AbstractContextManager[None]:
+        """What is inserted meanwhile is of no statement: it gives memory its first values, or `copies` within it."""
+        return self._noting(Whereabouts("", {}, {}, copies=copies))
+
+    @contextmanager
+    def _noting(self, here: Whereabouts) -> Iterator[None]:
+        outer, self._here = self._here, here
         yield
         self._here = outer
 
-    def alloc(self, name: str, dtype: dtypes.DType, size: int) -> SSAValue:
-        """Scratch memory for elements of the value `name`."""
+    def alloc(
+        self, name: str, dtype: dtypes.DType, size: int, extents: Sequence[tuple[Axis, int]] = ()
+    ) -> SSAValue:  # fmt: skip
+        """Scratch memory for elements of the value `name`, so many along each of these loops where they are given."""
         view = self.insert(tile.AllocOp(view_type(dtype, size)))
         if self._notes is not None:
             self._notes.buffers[view] = name
+            self._notes.extents[view] = tuple((axis.name, extent) for axis, extent in extents)
         return view
 
     def index(self, value: int) -> SSAValue:

@@ -39,10 +39,14 @@ class Block:
     number: SSAValue
     end: SSAValue | None = None
 
+    @property
+    def begin(self) -> Expr:
+        """The first point of the loop in this block."""
+        return self.counter * self.loop.quantum
+
     def places(self, inside: Expr) -> dict[Axis, Expr]:
         """The loop, and its place within the block, which is `inside`."""
-        axis, points = self.loop.axis, self.loop.quantum
-        return {axis: self.counter * points + inside, within(axis, points): inside}
+        return {self.loop.axis: self.begin + inside, within(self.loop.axis, self.loop.quantum): inside}
 
     def steps(self, builder: KernelBuilder, quantum: int) -> SSAValue:
         """How many whole steps of so many points there are in this block."""
@@ -96,6 +100,7 @@ class Point:
 
     `blocks` are those of loops that are cut into blocks around the tile, `walks` the steps of those that are loops. Of
     the loops in `ends` only points below a number are walked (`Block.end`), of those in `spans` the points of these.
+    `begins` has the points that the first elements of buffers stand for, of loops that blocks or windows of them cut.
     """
 
     replaced: dict[Axis, Expr] = field(default_factory=dict)
@@ -106,6 +111,7 @@ class Point:
     ends: dict[Axis, SSAValue] = field(default_factory=dict)
     walks: dict[Axis, Walk] = field(default_factory=dict)
     spans: dict[Axis, Span] = field(default_factory=dict)
+    begins: dict[Axis, Expr] = field(default_factory=dict)
 
     @property
     def extents(self) -> tuple[int, ...]:

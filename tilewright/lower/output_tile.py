@@ -80,10 +80,9 @@ class OutputTile:
 
         Only elements within `bounds` are points of the loops (`Whereabouts`).
         """
-        blocks = self.point.blocks.items()
-        begins: dict[Axis, Expr] = {axis: block.counter * block.loop.quantum for axis, block in blocks}
-        places = {**begins, **self.point.replaced, **(where or {})}
-        return self.builder.at(statement, places, {**self.point.counters, **(counters or {})}, bounds)
+        blocks = {axis: block.begin for axis, block in self.point.blocks.items()}
+        places, loops = {**blocks, **self.point.replaced, **(where or {})}, {**self.point.counters, **(counters or {})}
+        return self.builder.at(statement, places, loops, bounds, self.point.begins)
 
     def finish(self, total: SSAValue) -> None:
         """Epilogue on the tile in its own shape, and the store."""

@@ -222,7 +222,7 @@ class _Products:
         return builder.insert(tile.CompareOp("gt", behind, builder.index(0)))
 
     def _alloc(self, name: str, buffer: Buffer) -> SSAValue:
-        return self.builder.alloc(name, buffer.tensor.dtype, buffer.tensor.size)
+        return self.builder.alloc(name, buffer.tensor.dtype, buffer.tensor.size, buffer.extents)
 
 
 class _Blocked:
@@ -358,7 +358,7 @@ class _Tile(OutputTile):
         return self._products(list(self.work.depth), {}, {}, self.zero(), None)
 
     def clear(self, partial: tuple[SSAValue, Expr]) -> None:
-        with self.builder.at("", {}, {}):
+        with self.builder.beside():
             self.emitter().store(self.shaped(self.zero()), *partial, self.dtype)
 
     def accumulate(

@@ -22,28 +22,32 @@ from tilewright.expr.core import Axis, Expr
 class Whereabouts:
     """The first point of one access: the loops of `statement` in terms of counters, whose values the program has.
 
-    `statement` is the name of a leaf; it is empty where the access gives a sum in memory its first value. Of several
-    loops with one name, the last one in `places` counts. Of the elements along a dimension in `bounds` only those
-    before this number are points of the loops.
+    `statement` is the name of a leaf; it is empty where the access gives a sum in memory its first value, or the border
+    of a buffer, and where it `copies` values within memory, a read and then the write. Of several loops with one name,
+    the last one in `places` counts. Of the elements along a dimension in `bounds` only those before this number are
+    points of the loops. `begins` has the points of loops at which the block around the access begins.
     """
 
     statement: str
     places: Mapping[Axis, Expr]
     counters: Mapping[Axis, SSAValue]
     bounds: Mapping[int, SSAValue] = field(default_factory=dict)
+    begins: Mapping[Axis, Expr] = field(default_factory=dict)
+    copies: bool = False
 
     def values(self) -> tuple[SSAValue, ...]:
         """The values of the program from which follows which point an access is at."""
-        counters = (self.counters[axis] for form in self.forms().values() for axis in form.terms)
+        forms = (*self.forms(self.places).values(), *self.forms(self.begins).values())
+        counters = (self.counters[axis] for form in forms for axis in form.terms)
         return tuple(dict.fromkeys((*counters, *self.bounds.values())))
 
-    def forms(self) -> dict[str, Affine]:
-        """Each loop, by name, as an affine form over the counters; points inside a tile are left out.
+    def forms(self, places: Mapping[Axis, Expr]) -> dict[str, Affine]:
+        """Places of loops, by name, as affine forms over the counters; points inside a tile are left out.
 
         Loops that the access does not know are missing.
         """
         found = {}
-        for axis, place in self.places.items():
+        for axis, place in places.items():
             form = affine(place)
             if form is not None:
                 found[axis.name] = Affine(form.constant, {a: c for a, c in form.terms.items() if a in self.counters})
@@ -67,7 +71,11 @@ class Whereabouts:
 
 @dataclass
 class Notes:
-    """What lowering notes about one kernel: the whereabouts of its accesses, and what its scratch memory holds."""
+    """What lowering notes about one kernel: the whereabouts of its accesses, and what its scratch memory holds.
+
+    `extents` has the elements along each loop of a buffer of a block, outermost first.
+    """
 
     accesses: dict[Operation, Whereabouts] = field(default_factory=dict)
     buffers: dict[SSAValue, str] = field(default_factory=dict)
+    extents: dict[SSAValue, tuple[tuple[str, int], ...]] = field(default_factory=dict)

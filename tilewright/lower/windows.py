@@ -16,7 +16,7 @@ from xdsl.dialects import arith
 from xdsl.ir import SSAValue
 
 from tilewright.expr.affine import Affine, affine
-from tilewright.expr.core import Axis, Const
+from tilewright.expr.core import Axis, Const, Expr
 from tilewright.kernel import dialect as tile
 from tilewright.lower.builder import KernelBuilder
 from tilewright.lower.loops import Point, Span
@@ -42,13 +42,16 @@ class WindowBuffers:
 
     def at(self, point: Point) -> Point:
         """The point of a block with what products walk of the loops of values, whose buffers are kept and filled."""
-        spans = {}
+        spans, begins = {}, dict[Axis, Expr]()
         for name, buffer in self.buffers.items():
             for axis, extent in buffer.extents:
                 window = self.tree.windows.get(axis)
                 if window is not None and window.is_cut(self.tree.points):
                     spans[axis] = self._span(name, axis, window, extent, point)
-        return replace(point, spans=spans)
+                    begins[axis] = spans[axis].begin
+                elif axis in self.tree.points:
+                    begins[axis] = point.blocks[axis].begin if axis in point.blocks else point.replaced[axis]
+        return replace(point, spans=spans, begins=begins)
 
     def _span(self, name: str, axis: Axis, window: Window, extent: int, point: Point) -> Span:
         """What a block computes along one loop of a value."""
@@ -117,7 +120,8 @@ class WindowBuffers:
 
             self._parts(inner, part)
 
-        self._rows(outer, extent * inner, builder.index(0), builder.index(count), inner, row)
+        with builder.beside(copies=True):
+            self._rows(outer, extent * inner, builder.index(0), builder.index(count), inner, row)
 
     # Borders ----------------------------------------------------------------------------------------------------------
 
@@ -138,7 +142,8 @@ class WindowBuffers:
 
             self._parts(inner, part)
 
-        self._rows(outer, stride, low, high, inner, row)
+        with builder.beside():
+            self._rows(outer, stride, low, high, inner, row)
 
     # Elements of a buffer ---------------------------------------------------------------------------------------------
 
@@ -166,11 +171,10 @@ class WindowBuffers:
             one(builder.mul(number, builder.index(stride)))
             return []
 
-        with builder.at("", {}, {}):
-            if outer == 1:
-                one(builder.index(0))
-            else:
-                builder.loop(builder.index(0), builder.index(outer), of_outer)
+        if outer == 1:
+            one(builder.index(0))
+        else:
+            builder.loop(builder.index(0), builder.index(outer), of_outer)
 
     def _parts(self, count: int, part: Callable[[SSAValue, int], None]) -> None:
         """Call `part` for neighbouring elements, as many as are taken at once and then the rest."""

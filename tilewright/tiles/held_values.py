@@ -16,38 +16,58 @@ Array = np.ndarray[Any, Any]
 class HeldValues:
     """Numbers of the values that memory holds: an element that is written again holds another value.
 
-    A statement that reads its own element and then writes it goes on with the same value: it adds to a sum.
+    A statement that reads its own element and then writes it goes on with the same value: it adds to a sum. What is
+    copied is the same value at another place.
     """
 
     def __init__(self) -> None:
-        self.numbers: dict[object, int] = {}
+        self.count = 0
         self.states: dict[object, dict[str, Array]] = {}
+        self.copied: dict[str, Array] = {}
 
     def touched(
-        self, view: object, program: int | None, places: Array, writes: bool, own: bool, begins: bool
-    ) -> tuple[Array, Array]:
+        self, view: object, program: int | None, places: Array, writes: bool, own: bool, begins: bool,
+        known: Array | None = None,
+    ) -> tuple[Array, Array]:  # fmt: skip
         """The numbers of the values at these places of a view, after a write, and which are the first values of sums.
 
         `program` is the one that a scratch view is of. `own`: the statement that the view holds touches it; `begins`: a
-        write of what its sums begin with.
+        write of what its sums begin with. Values that are written may have numbers that are `known`, below zero.
         """
-        number = self.numbers.setdefault(view, len(self.numbers))
-        state = self.states.setdefault((view, program), {})
-        size = int(places.max()) + 1
-        for name in ("version", "read", "ready"):
-            old = state.get(name)
-            if old is None or len(old) < size:
-                grown: Array = np.zeros(2 * size, np.int64 if name == "version" else np.bool_)
-                if old is not None:
-                    grown[: len(old)] = old
-                state[name] = grown
-        version, read, ready = state["version"], state["read"], state["ready"]
+        state = self._state(view, program, int(places.max()) + 1)
+        numbers, read, ready = state["number"], state["read"], state["ready"]
         if writes:
-            version[places] += ~read[places] if own else 1
+            replaced = places[~read[places]] if own else places
+            numbers[replaced] = self._new(len(replaced)) if known is None else known
             read[places], ready[places] = False, begins
         elif own:
             read[places] = True
-        return (version[places] << 40 | places) << 8 | number, ready[places]
+        return numbers[places], ready[places]
+
+    def copy(self, view: object, program: int | None, places: Array, writes: bool) -> None:
+        """A read of values that the next write, of as many places, copies."""
+        state = self._state(view, program, int(places.max()) + 1)
+        if not writes:
+            self.copied = {name: values[places] for name, values in state.items()}
+            return
+        for name, values in state.items():
+            values[places] = self.copied[name]
+
+    def _state(self, view: object, program: int | None, size: int) -> dict[str, Array]:
+        """What is known of each of so many elements of a view, and of more."""
+        state = self.states.setdefault((view, program), {})
+        old = len(state["number"]) if state else 0
+        if old < size:
+            added = {"number": self._new(2 * size - old), "read": False, "ready": False}
+            for name, values in added.items():
+                more = np.broadcast_to(np.asarray(values), (2 * size - old,))
+                state[name] = np.concatenate([state[name], more]) if old else more.copy()
+        return state
+
+    def _new(self, count: int) -> Array:
+        """So many numbers that no value has."""
+        self.count += count
+        return np.arange(self.count - count, self.count)
 
 
 def read_by_points(kernel: Kernel, tensor: str, size: int) -> Array | None:

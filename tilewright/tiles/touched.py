@@ -141,11 +141,8 @@ class Touched:
 
     def _steps(self, leaf: Path, touch: Touch) -> dict[LoopAt, int]:
         """The step of each loop around a leaf. A loop that does not move an access stands where it stood."""
-        names = self.topology.problem.names
         position = self.last.setdefault((touch.program, touch.op), {})
-        for axis, value in touch.position.items():
-            if (touch.op, axis) in names:
-                position[names[touch.op, axis]] = value
+        position.update(touch.position)
         return {
             loop: position.get(loop.axis, 0) // int(self.strides[loop]) % int(self.factors[loop])
             for loop in self.topology.above(leaf)

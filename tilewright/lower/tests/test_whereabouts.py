@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from xdsl.ir import Block
 
 from tests.graph_texts import CHAIN, NORM
 from tilewright.compiler.plan import make_plan
@@ -10,7 +11,7 @@ from tilewright.compiler.program import steps
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Const
 from tilewright.expr.text import parse_graph
-from tilewright.kernel.dialect import AllocOp, GatherOp, LoadOp, StoreOp
+from tilewright.kernel.dialect import INDEX, AllocOp, GatherOp, LoadOp, StoreOp
 from tilewright.lower.module import lower_kernel
 from tilewright.lower.steps import Repeated
 from tilewright.lower.whereabouts import Notes, Whereabouts
@@ -35,7 +36,9 @@ def test_every_access_has_a_statement_and_scratch_memory_a_name(text: str) -> No
             if isinstance(op, LoadOp | StoreOp | GatherOp):
                 where = notes.accesses[op]
                 assert where.statement in ops
-                assert set(where.counters) >= {axis for form in where.forms().values() for axis in form.terms}
+                assert set(where.counters) >= {
+                    axis for form in where.forms(where.places).values() for axis in form.terms
+                }
             elif isinstance(op, AllocOp):
                 assert notes.buffers[op.result] in {each.name for each in step.kernel.statements}
 
@@ -44,7 +47,7 @@ def test_forms_leave_out_points_inside_a_tile() -> None:
     counter, inside, block = Axis("m.t", 4), Axis("m.i", 6), Axis("m", 24)
     values = dict.fromkeys([counter])
     where = Whereabouts("C", {block: counter * 6 + inside + 2, Axis("n", 5): Const(3, "i64")}, values)  # type: ignore[arg-type]
-    forms = where.forms()
+    forms = where.forms(where.places)
     assert forms["m"] == affine(counter * 6 + 2)
     assert where.at(forms, lambda _: 3) == {"m": 20, "n": 3}
 
@@ -52,4 +55,13 @@ def test_forms_leave_out_points_inside_a_tile() -> None:
 def test_the_last_of_several_loops_with_one_name_counts() -> None:
     part, whole = Axis("l", 16), Axis("l", 37)
     where = Whereabouts("P", {part: Const(1, "i64"), whole: Const(17, "i64")}, {})
-    assert where.at(where.forms(), lambda _: 0) == {"l": 17}
+    assert where.at(where.forms(where.places), lambda _: 0) == {"l": 17}
+
+
+def test_the_values_of_an_access_say_where_its_block_begins() -> None:
+    """Also where no place of its loops does."""
+    number, counter = Axis("i.b", 5), Axis("i.t", 4)
+    values = {number: Block(arg_types=[INDEX]).args[0], counter: Block(arg_types=[INDEX]).args[0]}
+    where = Whereabouts("C", {Axis("i", 20): counter + 1}, values, begins={Axis("i", 20): number * 4 - 1})
+    assert where.values() == (values[counter], values[number])
+    assert where.at(where.forms(where.begins), {values[number]: 2}.__getitem__) == {"i": 7}

@@ -10,10 +10,12 @@ from tilewright.tiles.brute import walk
 from tilewright.tiles.footprints import footprints
 from tilewright.tiles.legality import violations
 from tilewright.tiles.levels import Unanalysable
-from tilewright.tiles.movement import movement
+from tilewright.tiles.movement import Boundaries, movement
 from tilewright.tiles.notation import parse_tree
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Level, Resources
+from tilewright.tiles.timeline import steps
+from tilewright.tiles.topology import Topology
 from tilewright.tiles.traffic import Moved
 
 
@@ -264,8 +266,11 @@ def test_a_step_needs_what_its_windows_do(tree: str, windows: int, taps: int, at
     subject = problem(ROWS_OF_WINDOWS.format(windows=windows, taps=taps, at=at))
     found = moved(tree, subject)
     assert (found["X"], found["V"]) == ((x, 0), (v, 0))
-    fast = movement(parse_tree(tree), subject).at("DRAM")
+    boundaries = Boundaries(Topology(parse_tree(tree), subject))
+    fast = boundaries.traffic().at("DRAM")
     assert {name: (one.loads, one.stores) for name, one in fast.items()} == found
+    loads = steps(boundaries, boundaries.point()).loads
+    assert (sum(loads["X"]), sum(loads["V"])) == (x, v)
 
 
 def test_a_bypassed_level_is_not_filled() -> None:

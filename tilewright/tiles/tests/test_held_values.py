@@ -34,6 +34,29 @@ def test_a_statement_that_reads_its_sum_goes_on_with_it() -> None:
     assert not later.any()
 
 
+def test_what_is_copied_is_the_same_value_at_another_place() -> None:
+    """Kept rows move to the beginning of their buffer, with what is known of them; the place is written again then."""
+    held = HeldValues()
+    border, _ = held.touched("rows", 0, PLACES[:1], True, False, True)
+    value, _ = held.touched("rows", 0, PLACES[1:], True, False, False)
+    held.copy("rows", 0, PLACES, False)
+    held.copy("rows", 0, PLACES - 2, True)
+    moved, ready = held.touched("rows", 0, PLACES - 2, False, False, False)
+    assert moved.tolist() == [*border, *value]
+    assert ready.tolist() == [True, False]
+    again, _ = held.touched("rows", 0, PLACES, True, False, False)
+    assert not set(again.tolist()) & set(moved.tolist())
+
+
+def test_a_value_that_is_computed_again_has_the_number_that_it_had() -> None:
+    held = HeldValues()
+    first, _ = held.touched("rows", 0, PLACES, True, True, False, np.array([-1, -2]))
+    again, _ = held.touched("rows", 0, PLACES, True, True, False, np.array([-2, -3]))
+    read, _ = held.touched("rows", 0, PLACES, False, False, False)
+    assert [*first, *again] == [-1, -2, -2, -3]
+    assert (read == again).all()
+
+
 def test_values_of_views_differ() -> None:
     held = HeldValues()
     one, _ = held.touched("one", None, PLACES, True, False, False)

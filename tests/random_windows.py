@@ -1,0 +1,121 @@
+"""Chains whose first result is read through windows, and trees for them by chance.
+
+A convolution before another one, or before a depthwise convolution or a pool and a convolution of 1 x 1. Windows have
+any extents, steps, dilations and padding; trees differ in register tiles, the order of their loops, blocks of the loops
+that windows move along and those outside, programs of the grid, and whether blocks keep what they share.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from math import lcm, prod
+
+from tilewright.expr.core import Tensor, static_shape
+from tilewright.expr.graph import Graph, GraphBuilder
+from tilewright.expr.ops import conv, elementwise, pool
+from tilewright.machine.description import Cpu
+from tilewright.operator.product_point import ProductPoint
+from tilewright.operator.products_tree import ProductsTree
+from tilewright.operator.rules.cpu_fused import FusedPoint, fused_kernel
+from tilewright.operator.rules.cpu_windows import Cut, windowed
+from tilewright.tiles.loops import SpatialLoop
+from tilewright.tiles.product import Product
+from tilewright.tiles.tree import TileTree
+
+EXTENTS = (1, 2, 3, 5, 7, 8, 11, 13, 17)
+CHANNELS = (1, 2, 3, 5, 7, 8, 17)
+MOST_POINTS = 100  # of an image: each step of a tree with windows is walked
+KINDS = ("convolution", "depthwise", "max", "average")
+
+
+def random_windows(roll: random.Random, small: bool = False) -> Graph:
+    """A chain of two or three operators, of which the second reads the first one through windows."""
+    while True:
+        image = [roll.choice(EXTENTS) for _ in range(roll.choice((1, 2, 2, 2)))]
+        if prod(image) <= MOST_POINTS // (2 if small else 1):
+            break
+    b, kind = GraphBuilder("windows"), roll.choice(KINDS)
+    channels, middle, filters = (roll.choice(CHANNELS) for _ in range(3))
+    kernel, strides = [roll.choice((1, 1, 3)) for _ in image], [roll.choice((1, 1, 2)) for _ in image]
+    value = b.input("x", (roll.choice((1, 1, 2)), channels, *image), "f32")
+    weights = b.input("w0", (middle, channels, *kernel), "f32")
+    pads = [size // 2 for size in kernel] * 2
+    value = conv.conv(value, weights, strides=strides, pads=pads, name="c0")
+    value = _activated(value, roll)
+    value = _through_windows(b, value, kind, filters, roll)
+    if kind != "convolution":
+        weights = b.input("w2", (filters, middle, *[1] * len(image)), "f32")
+        value = conv.conv(_activated(value, roll), weights, name="c2")
+    return b.finish([_activated(value, roll)])
+
+
+def _through_windows(b: GraphBuilder, value: Tensor, kind: str, filters: int, roll: random.Random) -> Tensor:
+    _, channels, *extents = static_shape(value.shape)
+    pools = kind in ("max", "average")
+    sides = [_random_side(extent, roll, pools) for extent in extents]
+    kernel, strides, dilations, before, after = (list(each) for each in zip(*sides, strict=True))
+    if pools:
+        operator = pool.max_pool if kind == "max" else pool.average_pool
+        return operator(value, kernel, strides=strides, pads=[*before, *after], name="p")
+    groups = channels if kind == "depthwise" else 1
+    weights = b.input("w1", (channels if kind == "depthwise" else filters, channels // groups, *kernel), "f32")
+    sliding = {"strides": strides, "dilations": dilations, "pads": [*before, *after]}
+    return conv.conv(value, weights, groups=groups, name="c1", **sliding)  # type: ignore[arg-type]
+
+
+def _random_side(extent: int, roll: random.Random, pools: bool) -> tuple[int, int, int, int, int]:
+    """Kernel, step, dilation, and padding before and behind along one dimension, for one window or more.
+
+    The windows of pools have neighbours, one of which is no padding.
+    """
+    while True:
+        kernel, stride, dilation = roll.choice((1, 2, 3, 3, 5)), roll.choice((1, 1, 2, 3)), roll.choice((1, 1, 1, 2))
+        before, after = roll.choice((0, 1, 1, 2)), roll.choice((0, 1, 1, 2))
+        if extent + before + after <= dilation * (kernel - 1):
+            continue
+        if not pools or (dilation == 1 and max(before, after) <= kernel // 2):
+            return kernel, stride, dilation, before, after
+
+
+def _activated(value: Tensor, roll: random.Random) -> Tensor:
+    return elementwise.relu(value) if roll.random() < 0.5 else value
+
+
+def random_windowed_tree(roll: random.Random, tree: ProductsTree, machine: Cpu) -> TileTree:
+    """Other register tiles, orders, blocks and programs for the products of a tree with windows."""
+    works = [each.work for each in tree.products]
+    rows = {number: each.statements for number, each in tree.rows.items()}
+    through = windowed(works, rows)
+    assert through is not None, "a value is read through windows"
+    cuts, cut = through.cuts(), None
+    if cuts and roll.random() < 0.9:
+        cut = cuts[-1] if roll.random() < 0.8 else roll.choice(cuts)
+    alone = [axis.name for axis in through.moved(cut.axis)] if cut is not None else []
+    points = tuple(_random_point(roll, work, alone) for work in works)
+    blocks: tuple[SpatialLoop, ...] = ()
+    if cut is not None:
+        unit = lcm(*(point.tile(work).get(cut.axis.name, 1) for point, work in zip(points, works, strict=True)))
+        blocks = _random_blocks(roll, cut, unit)
+    keep = roll.random() < 0.8 and through.shares(blocks)
+    in_loop = [work.has_epilogue and roll.random() < 0.2 for work in works]
+    return fused_kernel(works, FusedPoint(points, blocks, keep), in_loop, rows, machine).tree
+
+
+def _random_blocks(roll: random.Random, cut: Cut, unit: int) -> tuple[SpatialLoop, ...]:
+    """Blocks of whole register tiles; programs walk several steps of the loops around the cut one, or one each."""
+    blocks = cut.blocks(unit * roll.randint(1, max(1, cut.axis.size // unit // 2)), roll.choice((1, 1, 2, 3)))
+    if roll.random() < 0.6:
+        return blocks
+    return tuple(replace(loop, blocks=1) if loop.axis in cut.outside else loop for loop in blocks)
+
+
+def _random_point(roll: random.Random, work: Product, alone: Sequence[str]) -> ProductPoint:
+    """A register tile with several rows along the innermost loop only, where that is not one of those `alone`."""
+    order = [axis.name for axis in (work.columns, *work.rows)]
+    roll.shuffle(order)
+    several = [axis for axis in work.rows[-1:] if axis.name not in alone]
+    rows = tuple(min(roll.randint(1, 5), axis.size) if axis in several else 1 for axis in work.rows)
+    vectors = min(roll.randint(1, 3), -(-work.columns.size // work.lanes))
+    return ProductPoint(rows, vectors, tuple(order))
