@@ -95,7 +95,7 @@ class OutputTile:
 
         The epilogue may read `values` of the kernel besides.
         """
-        with self.of(self.work.output.name):
+        with self.of(self.work.output.name, point.replaced, point.counters):
             value = self.epilogue_at(point, emitter, sums, values)
             view = self.memory[self.work.output.name]
             emitter.store(value, view, substitute(self.work.index, point.replaced), self.work.output.dtype)

@@ -204,6 +204,7 @@ def test_points_between_windows_are_gaps() -> None:
 
 
 @settings(max_examples=tries(3, full=40), deadline=None)
+@example(image=(1, 2, 5, 5), middle=17, kernel=3, stride=1, depthwise=True, seed=65536)  # reads in an epilogue's loop
 @draws(
     image=st.tuples(st.integers(1, 2), st.sampled_from([2, 7]), *[st.sampled_from([5, 7, 11])] * 2),
     middle=st.sampled_from([3, 17]), kernel=st.sampled_from([3, 5]), stride=st.integers(1, 2), depthwise=st.booleans(),
