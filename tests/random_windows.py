@@ -26,7 +26,7 @@ from tilewright.tiles.tree import TileTree
 
 EXTENTS = (1, 2, 3, 5, 7, 8, 11, 13, 17)
 CHANNELS = (1, 2, 3, 5, 7, 8, 17)
-MOST_POINTS = 100  # of an image: each step of a tree with windows is walked
+MOST_POINTS = 100  # of an image: the analysis visits each step of a tree with windows
 KINDS = ("convolution", "depthwise", "max", "average")
 
 

@@ -302,8 +302,8 @@ class ProductPlan:
 
     def _summed_dimensions(self) -> list[int]:
         """The dimensions of a in which sums walk neighbours, that with the longest sum last."""
-        walked = [(axis.size, walked_dimension(self.product.a, axis)) for axis in self.depth]
-        return [dim for _, dim in sorted((size, dim) for size, dim in walked if dim is not None)]
+        found = [(axis.size, walked_dimension(self.product.a, axis)) for axis in self.depth]
+        return [dim for _, dim in sorted((size, dim) for size, dim in found if dim is not None)]
 
     def _spread_rows(self, work: Product, point: ProductPoint, blocks: Mapping[str, int]) -> Product:
         """The product with its broadcast operand copied to longer rows, where slices of its rows leave L1 and L2.

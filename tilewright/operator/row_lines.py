@@ -78,18 +78,22 @@ def line_cycles(work: Product, rows: Sequence[int], vectors: int, machine: Cpu) 
     if not outer or not walks_across_lines(work, machine):
         return LineCycles(0.0, 0.0)
     panel_bytes = vectors * work.lanes * prod(axis.size for axis in work.depth) * dtypes.size_bytes(work.b.tensor.dtype)
-    if _lines_beside(work, rows, first) <= first.lines_per_set * (1 - panel_bytes / first.bytes):
+    if _mean_lines(work, rows, first) <= first.lines_per_set * (1 - panel_bytes / first.bytes):
         return LineCycles(0.0, 0.0)
     moved = int(lines_by_set(work.a, work.rows, rows, first).sum()) * first.line_bytes
-    if _lines_beside(work, _rows_of_half(outer[0], work), outer[0]) <= SLICES * outer[0].lines_per_set:
+    if _mean_lines(work, _rows_of_half(outer[0], work), outer[0]) <= SLICES * outer[0].lines_per_set:
         return LineCycles(moved / (outer[0].bytes_per_cycle or machine.vector_bits / 8), 0.0)
     return LineCycles(0.0, moved / (outer[-1].bytes_per_cycle or machine.vector_bits / 8))
 
 
-def _lines_beside(work: Product, rows: Sequence[int], cache: Cache) -> float:
-    """How many lines share a set with one of them, itself included, in the mean: of so many rows and all steps of k."""
+def _mean_lines(work: Product, rows: Sequence[int], cache: Cache) -> float:
+    """How many lines share a set in the mean, of so many rows and all steps of k."""
     steps = (axis.size for axis in work.depth)
-    counts = lines_by_set(work.a, (*work.rows, *work.depth), (*rows, *steps), cache)
+    return _mean_of_lines(lines_by_set(work.a, (*work.rows, *work.depth), (*rows, *steps), cache))
+
+
+def _mean_of_lines(counts: np.ndarray[Any, Any]) -> float:
+    """The mean over lines, not over sets, of how many a set has."""
     return float(np.average(counts, weights=counts))
 
 
@@ -127,7 +131,7 @@ def slices_leave(
         return False
     rows = [loop.points[0] for loop in _row_loops(work, tile, blocks)]
     counts = lines_by_set(a, work.rows, rows, near, k_block * dtypes.size_bytes(a.tensor.dtype))
-    return bool(np.average(counts, weights=counts) > SLICES * near.lines_per_set)
+    return _mean_of_lines(counts) > SLICES * near.lines_per_set
 
 
 def waiting_cycles(work: Product, tile: Mapping[str, int], blocks: Mapping[str, int], machine: Cpu) -> float:

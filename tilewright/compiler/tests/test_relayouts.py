@@ -351,6 +351,16 @@ def test_an_image_whose_channels_share_few_sets_is_copied(size: int, stride: int
     assert all("each step of a sum is in another line" in reason for reason in reasons)
 
 
+def test_a_copy_that_another_product_made_costs_nothing() -> None:
+    """16 filters alone would read the image in place."""
+    b = GraphBuilder()
+    image = b.input("X", (1, 128, 64, 64), "f32")
+    weights = [b.constant(RNG.integers(-3, 4, (n, 128, 1, 1)).astype(np.float32), f"W{n}") for n in (256, 16)]
+    plan = make_plan(b.finish([conv.conv(image, each, strides=2) for each in weights]), resolve_cpu("znver3"), 1)
+    (copy,) = [kernel.writes[0] for kernel in plan.kernels if kernel.reads == ("X",)]
+    assert sum(copy in kernel.reads for kernel in plan.kernels) == 2
+
+
 @pytest.mark.parametrize(
     ("size", "channels", "stride", "dtype", "threads"),
     [(7, 97, 1, "f32", 1), (32, 53, 2, "f32", 2), (7, 31, 1, "f64", 2), (13, 53, 1, "bf16", 1), (32, 31, 2, "bf16", 2)],

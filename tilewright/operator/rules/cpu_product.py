@@ -97,7 +97,7 @@ def choose_point(
 
 
 def fewest_cycles(work: Product, machine: Cpu) -> float:
-    """Cycles of the best register tile on data that are near, all threads together."""
+    """Predicted cycles of the best register tile (`tiled_cycles`), all threads together."""
     return min(tiled_cycles(work, rows, vectors, machine) for rows, vectors in tiles_that_fit(work))
 
 

@@ -62,7 +62,7 @@ def schedule_rows(
 ) -> tuple[Kernel, Decision]:
     """The kernel of these statements; vectors have `lanes` lanes where an instruction was chosen.
 
-    A register tile has one point along each loop in `single`.
+    Neighbours along loops in `single` do not share a register tile.
     """
     statements = with_following(statements)
     lanes = lanes or vector_lanes(machine)
