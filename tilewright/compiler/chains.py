@@ -300,8 +300,6 @@ def shared_loops(parts: Sequence[Group]) -> list[dict[Axis, Axis]]:
         )
         pairs = zip(read.indices, written.axes, strict=True)
         shared = {index: found[-1][axis] for index, axis in pairs if isinstance(index, Axis) and axis in found[-1]}
-        if reads_windows(producer, consumer):
-            shared = {index: axis for index, axis in shared.items() if index.extent == axis.extent}
         if number + 1 < len(parts):
             loops = (*consumer.outer, *consumer.inner) if consumer.kind == "rows" else consumer.main.loops
             own = (axis for axis in loops if axis.extent != 1 and axis not in shared)

@@ -129,8 +129,13 @@ def chains(draw: st.DrawFn) -> tuple[tuple[int, ...], list[Layer]]:
     return image, [first, depthwise, Layer(filters, bias=draw(st.booleans()))]
 
 
+# One row of windows touches two rows of three: their loop in the window is one loop with that of the first convolution.
+ONE_ROW_OF_WINDOWS = [Layer(2, 1, 2), Layer(2, 3, 3)]
+
+
 @settings(max_examples=tries(5, full=100), deadline=None)
 @example(chain=((1, 16, 31, 23), inverted(16, 48, 17)), residual=False, threads=2, seed=1)
+@example(chain=((1, 2, 5, 7), ONE_ROW_OF_WINDOWS), residual=False, threads=1, seed=0)
 @draws(chain=chains(), residual=st.booleans(), threads=st.integers(1, 2), seed=st.integers(0, 1 << 16))
 def test_any_blocks_compute_the_same(
     chain: tuple[tuple[int, ...], list[Layer]], residual: bool, threads: int, seed: int
@@ -248,6 +253,7 @@ def separated(shape: Sequence[int], kernel: Sequence[int], strides: Any, pads: A
         ((17, 13), (3, 3), (1, 1), [0, 1, 1, 0], (1, 1)),
         ((33,), (5,), (2,), (2,), (1,)),
         ((7, 9, 5), (3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1)),
+        ((4, 13), (3, 3), (3, 1), (0, 1), (1, 1)),
     ],
 )
 @pytest.mark.parametrize("threads", [1, 2])
