@@ -12,7 +12,7 @@ from tests import covering
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    help_ = "run every case of tests that else try a part: all combinations of parameters, more random examples"
+    help_ = "run every case of tests that else try a part: all combinations of parameters, more and new random examples"
     parser.addoption("--full", action="store_true", default=False, help=help_)
 
 
@@ -22,7 +22,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--full"):
         os.environ["TILEWRIGHT_FULL"] = "1"
         covering.FULL = True
-    settings.register_profile("tilewright", max_examples=covering.tries(25, full=100))
+    examples = covering.tries(25, full=100)
+    settings.register_profile("tilewright", max_examples=examples, derandomize=not covering.FULL)
     settings.load_profile("tilewright")
 
 
