@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class CompileError(Exception):
     """A mistake in what the user gave: a model, a shape, a file, an option.
@@ -100,3 +102,10 @@ class MissingExtra(CompileError):
             f"this needs the package {package!r}, which is not installed",
             help=f"pip install 'tilewright[{extra}]'",
         )
+
+
+def nearest(word: str, known: Iterable[str], most: int = 1) -> list[str]:
+    """The words most like one that is not known, the most alike first; where several may be, less alike ones too."""
+    from difflib import get_close_matches  # errors alone need it
+
+    return get_close_matches(word, list(known), most, 0.6 if most == 1 else 0.5)

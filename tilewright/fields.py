@@ -8,14 +8,13 @@ used. All faults of a value are found in one pass.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final, Self, TypeAlias, cast
 
 from tilewright.dataclass import dataclass
-from tilewright.errors import CompileError, InvalidFile
+from tilewright.errors import CompileError, InvalidFile, nearest
 
 Place: TypeAlias = tuple[str | int, ...]  # keys and list positions from the top of the value
 Kind: TypeAlias = Callable[[Any, Place, "list[Fault]"], Any]
@@ -308,7 +307,7 @@ def _refuse(value: Any, place: Place, faults: list[Fault], legal: str) -> None:
 
 
 def _unknown(name: Any, place: Place, fields: Sequence[str]) -> Fault:
-    close = difflib.get_close_matches(str(name), fields, n=1)
+    close = nearest(str(name), fields)
     help = f"did you mean {close[0]}?" if close else f"the fields here are {', '.join(fields)}"
     return Fault((*place, name), "is not a field", help)
 

@@ -13,18 +13,16 @@ import hashlib
 import itertools
 import os
 import re
-import secrets
 import shutil
 import stat
 import tempfile
 import time
 from collections.abc import Callable
-from difflib import get_close_matches
 from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import IO, Final, TypeAlias
 
-from tilewright.errors import CompileError, InvalidArgument, InvalidFile
+from tilewright.errors import CompileError, InvalidArgument, InvalidFile, nearest
 
 Content: TypeAlias = bytes | Callable[[IO[bytes]], None]  # the bytes, or what writes them to a file
 
@@ -117,7 +115,7 @@ def _nearest(path: Path) -> str:
         names = [each.name for each in itertools.islice(folder.iterdir(), MOST_NAMES)]
     except OSError:
         return ""
-    close = get_close_matches(path.name, names, 1)
+    close = nearest(path.name, names)
     return f"did you mean {folder / close[0]}?" if close else f"{folder.resolve()} has no file of a similar name"
 
 
@@ -340,7 +338,7 @@ def _reserve(descriptor: int, before: int, size: int) -> None:
 def _temporary(folder: Path, stem: str, mode: int) -> tuple[Path, int]:
     """A new file in `folder`, and a descriptor that holds it locked: no other process takes it for abandoned."""
     while True:
-        path = folder / f"{stem}{secrets.token_hex(8)}.tmp"
+        path = folder / f"{stem}{os.urandom(8).hex()}.tmp"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -6,12 +6,11 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 from tilewright.dataclass import dataclass
-from tilewright.errors import InvalidArgument
+from tilewright.errors import InvalidArgument, nearest
 from tilewright.files import as_path
 
 SEARCHES = ("rules", "joint")
@@ -159,6 +158,6 @@ def _check_choice(name: str, value: Any, choices: Sequence[str], others: str = "
     """Raise InvalidArgument unless `value` is one of `choices`; the help has the nearest first, `others` last."""
     if isinstance(value, str) and value in choices:
         return
-    near = get_close_matches(str(value), choices, 1)
+    near = nearest(str(value), choices)
     listed = ", ".join([*near, *(each for each in choices if each not in near)])
     raise InvalidArgument(f"there is no {name.replace('_', ' ')} {value!r}", where=name, help=f"{listed}{others}")

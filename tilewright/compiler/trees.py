@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from math import prod
 from pathlib import Path
 
-from tilewright.errors import InvalidArgument
+from tilewright.errors import InvalidArgument, nearest
 from tilewright.expr.names import claim
 from tilewright.expr.ordered import Ordered, Sort
 from tilewright.lower.row_tree import RowTree
@@ -107,7 +106,7 @@ class GivenTrees:
         """Raises InvalidArgument for a tree of a kernel that the plan does not have."""
         for name in self.given:
             if name not in kernels:
-                near = get_close_matches(name, kernels, 1)
+                near = nearest(name, kernels)
                 help = near[0] if near else f"one of {', '.join(list(kernels)[:5])}"
                 raise InvalidArgument(f"the plan has no kernel {name!r}", where=self.places[name], help=help)
 

@@ -27,6 +27,8 @@ _NUMPY = {
     "f16": np.float16, "f32": np.float32, "f64": np.float64,
 }  # fmt: skip
 
+_BITS = {name: 8 if name == "bool" else int(name.strip("bfiu")) for name in DTYPES}
+
 _BY_WORD: dict[str, DType] = (
     {name: name for name in DTYPES}
     | {np.dtype(numpy).name: name for name, numpy in _NUMPY.items()}
@@ -83,14 +85,9 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
     return found
 
 
-@cache
-def _by_numpy() -> dict[np.dtype[Any], DType]:
-    return {numpy_dtype(dtype): dtype for dtype in DTYPES}
-
-
 def from_numpy(dtype: Any) -> DType:
     """The name of a NumPy dtype; raises InvalidExpression where there is no equivalent."""
-    name = _by_numpy().get(np.dtype(dtype))
+    name = _BY_WORD.get(_word(np.dtype(dtype)))
     if name is None:
         raise InvalidExpression(f"no element type for NumPy dtype {dtype}", help=f"one of {', '.join(DTYPES)}")
     return name
@@ -122,7 +119,9 @@ def wide(dtype: DType) -> DType:
 
 def bits(dtype: DType) -> int:
     """Storage bits; bool is stored as one byte."""
-    return 8 if dtype == "bool" else numpy_dtype(dtype).itemsize * 8
+    if dtype not in DTYPES:
+        raise InvalidExpression(f"unknown dtype {dtype!r}", help=f"one of {', '.join(DTYPES)}")
+    return _BITS[dtype]
 
 
 def size_bytes(dtype: DType) -> int:

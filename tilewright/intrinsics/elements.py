@@ -20,15 +20,14 @@ _MORE = {
     "f8e4m3fn": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "f8e4m3fnuz": "float8_e4m3fnuz",
     "f8e5m2fnuz": "float8_e5m2fnuz", "i4": "int4", "u4": "uint4",
 }  # fmt: skip
-_BITS = {"b1": 1, "i4": 4, "u4": 4, "tf32": 32}
+_BITS = {"b1": 1, "i4": 4, "u4": 4, "tf32": 32} | {name: 8 for name in _MORE if name.startswith("f8")}
 KNOWN: tuple[str, ...] = (*dtypes.DTYPES, *_MORE, "tf32", "b1")
 
 
 @cache
 def storage(dtype: str) -> np.dtype[Any]:
     """The NumPy dtype that holds one element; raises InvalidIntrinsic for an unknown name."""
-    if dtype not in KNOWN:
-        raise InvalidIntrinsic(f"unknown element type {dtype!r}", help=f"one of {', '.join(KNOWN)}")
+    _require_known(dtype)
     if dtype in _MORE:
         import ml_dtypes
 
@@ -37,9 +36,15 @@ def storage(dtype: str) -> np.dtype[Any]:
     return dtypes.numpy_dtype({"tf32": "f32", "b1": "bool"}.get(dtype, dtype))
 
 
+def _require_known(dtype: str) -> None:
+    if dtype not in KNOWN:
+        raise InvalidIntrinsic(f"unknown element type {dtype!r}", help=f"one of {', '.join(KNOWN)}")
+
+
 def bits(dtype: str) -> int:
     """Bits of an element in registers and memory."""
-    return _BITS.get(dtype, storage(dtype).itemsize * 8)
+    _require_known(dtype)
+    return _BITS[dtype] if dtype in _BITS else dtypes.bits(dtype)
 
 
 def is_float(dtype: str) -> bool:

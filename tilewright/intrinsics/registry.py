@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from types import ModuleType
 
 from tilewright import intrinsics
-from tilewright.errors import InvalidIntrinsic
+from tilewright.errors import InvalidIntrinsic, nearest
 from tilewright.intrinsics import portable
 from tilewright.intrinsics.check_record import check
 from tilewright.intrinsics.intrinsic import Intrinsic
@@ -45,7 +44,7 @@ class Registry:
         """The record with this name or alias; raises InvalidIntrinsic with the nearest names."""
         record = self._by_name.get(name)
         if record is None:
-            near = get_close_matches(name, self._by_name, 3, 0.5)
+            near = nearest(name, self._by_name, 3)
             help = f"nearest: {', '.join(near)}" if near else "`tilewright intrinsics` lists them"
             raise InvalidIntrinsic(f"no intrinsic {name[:60]!r}", help=help)
         return record

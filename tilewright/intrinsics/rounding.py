@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import numpy as np
 
 from tilewright.intrinsics.elements import Array, storage
@@ -85,6 +83,8 @@ def _sum_error(a: Array, b: Array, total: Array) -> Array:
 
 
 def _fused_scalar(a: float, b: float, c: float) -> float:
+    from fractions import Fraction  # few numbers need it
+
     exact_sum = Fraction(a) * Fraction(b) + Fraction(c)
     if exact_sum == 0:
         return a * b + c if a * b == 0 else 0.0

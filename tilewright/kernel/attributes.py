@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -12,7 +11,7 @@ from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, StringAttr, i64
 from xdsl.ir import Attribute
 
 from tilewright.dataclass import dataclass
-from tilewright.errors import CompileError, InvalidProgram
+from tilewright.errors import CompileError, InvalidProgram, nearest
 from tilewright.layouts.linear import LinearLayout
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ def wrong(attributes: Mapping[str, Attribute]) -> tuple[str, str] | None:
     for key, value in attributes.items():
         known = KNOWN.get(key)
         if known is None:
-            close = [f"did you mean {name}?" for name in get_close_matches(key, KNOWN, 1)]
+            close = [f"did you mean {name}?" for name in nearest(key, KNOWN)]
             return f"no attribute {key}", " ".join([*close, f"one of {', '.join(KNOWN)}"])
         if not known.is_legal(value):
             return f"{key} = {value}", f"{known.legal}; read by {known.readers}"

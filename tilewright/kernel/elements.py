@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from xdsl.dialects.builtin import BFloat16Type, Float16Type, Float32Type, Float64Type, IndexType, IntegerType
 from xdsl.ir import Attribute, Operation
 
 from tilewright.errors import InvalidProgram
+from tilewright.expr.dtypes import numpy_dtype
 from tilewright.expr.special import erf, normal_cdf, normal_cdf_tanh
 from tilewright.kernel.dialect import (
     CastOp,
@@ -34,9 +34,8 @@ Element = Callable[..., Array]
 # Of f32 as tf32: the bits that are kept, half a unit of the last one, and the first number that rounds to infinity.
 TF32_MASK, TF32_HALF, TF32_LIMIT = 0xFFFFE000, 0x1000, float.fromhex("0x1.ffep127")
 
-_FLOATS: dict[type[Attribute], np.dtype[Any]] = {
-    BFloat16Type: np.dtype(ml_dtypes.bfloat16), Float16Type: np.dtype(np.float16), Float32Type: np.dtype(np.float32),
-    Float64Type: np.dtype(np.float64),
+_FLOATS: dict[type[Attribute], str] = {
+    BFloat16Type: "bf16", Float16Type: "f16", Float32Type: "f32", Float64Type: "f64"
 }  # fmt: skip
 _INTEGERS: dict[int, np.dtype[Any]] = {
     1: np.dtype(np.bool_), 8: np.dtype(np.int8), 16: np.dtype(np.int16), 32: np.dtype(np.int32), 64: np.dtype(np.int64),
@@ -54,7 +53,7 @@ def dtype_of(type_: Attribute) -> np.dtype[Any]:
         return np.dtype(np.int64)
     if isinstance(bare, IntegerType):
         return _INTEGERS[bare.width.data]
-    return _FLOATS[type(bare)]
+    return numpy_dtype(_FLOATS[type(bare)])
 
 
 def evaluate(op: Operation, *operands: Array) -> Array:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
-from difflib import get_close_matches
 from typing import Any
 
-from tilewright.errors import InvalidArgument
+from tilewright.errors import InvalidArgument, nearest
 from tilewright.layouts.blocked import Blocked, Slice
 from tilewright.layouts.form import Distributed, Form, InShared
 from tilewright.layouts.linear import SHORT, LinearLayout, implied_shape, linear, named
@@ -179,6 +178,6 @@ def _linear(given: dict[str, Any]) -> LinearLayout:
 
 
 def _nearest(word: str, known: list[str], more: list[str] | None = None) -> str:
-    close = get_close_matches(word, known, 1)
+    close = nearest(word, known)
     listed = f"one of {', '.join([*known, *(more or [])])}"
     return f"did you mean {close[0]}? {listed}" if close else listed

@@ -6,7 +6,6 @@ between runs and machines. Shared code asks for facts (`machine.intrinsics`), ne
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from dataclasses import field
 from typing import Any, ClassVar
 
 from tilewright.dataclass import dataclass
+from tilewright.errors import nearest
 from tilewright.fields import (
     Contradiction,
     Readable,
@@ -455,5 +455,5 @@ def missing_features(machine: Cpu, host: Cpu) -> list[str]:
 
 
 def _closest(name: str, legal: Any) -> str:
-    close = difflib.get_close_matches(name, list(legal), n=3)
+    close = nearest(name, legal, 3)
     return f"; close: {', '.join(close)}" if close else ""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
 from pathlib import Path
 from typing import Any, Final
 
-from tilewright.errors import InvalidMachine
+from tilewright.errors import InvalidMachine, nearest
 from tilewright.fields import Place
 from tilewright.machine.description import Accelerator, Cpu, Gpu, Machine
 from tilewright.machine.reading import FILES, Document, read_document
@@ -78,7 +77,7 @@ def _is_path(value: str | Path) -> bool:
 
 
 def _unknown(name: str, where: str = "") -> InvalidMachine:
-    close = difflib.get_close_matches(name, names(), n=3, cutoff=0.5)
+    close = nearest(name, names(), 3)
     legal = f"did you mean {', '.join(close)}?" if close else f"one of {', '.join(names())}"
     return InvalidMachine(f"there is no machine {name!r}", where=where, help=f"{legal}; or a path to a .yaml file")
 

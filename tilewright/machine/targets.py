@@ -8,12 +8,12 @@ prints for the processor `help`, without what Tilewright has no code for.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from tilewright.dataclass import dataclass
+from tilewright.errors import nearest
 from tilewright.machine.features import BY_ARCHITECTURE, words
 
 NVIDIA: Final = "nvptx64-nvidia-cuda"
@@ -196,7 +196,7 @@ def _cpu_misfits(architecture: str, features: Sequence[str]) -> Iterator[Misfit]
 
 def _nearest(name: str, legal: Collection[str]) -> str:
     """The names most like one that is not among them; all where there are few."""
-    close = difflib.get_close_matches(name, sorted(legal), n=3, cutoff=0.5)
+    close = nearest(name, sorted(legal), 3)
     if close:
         return f"did you mean {', '.join(close)}?"
     return f"one of {', '.join(sorted(legal))}" if len(legal) <= 40 else "see `tilewright machines NAME` of a like one"

@@ -55,9 +55,16 @@ def _lines_by_set(
     """The same for bytes from row to row with numbers of rows; tiles and layers of a network ask for equal ones."""
     starts = np.zeros(1, np.int64)
     for step, count in steps:
-        starts = np.unique(np.add.outer(starts, step * np.arange(count)))
-    lines = np.unique(np.add.outer(starts // line_bytes, np.arange(slice_lines)))
+        starts = _distinct(np.add.outer(starts, step * np.arange(count)))
+    lines = _distinct(np.add.outer(starts // line_bytes, np.arange(slice_lines)))
     return np.bincount(lines % sets)
+
+
+def _distinct(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Each value once, in order; `np.unique` would import masked arrays, which no other part of a compilation needs."""
+    ordered: np.ndarray[Any, Any] = np.sort(values, axis=None)
+    first: np.ndarray[Any, Any] = ordered[np.append(True, np.diff(ordered) > 0)]
+    return first
 
 
 class LineCycles(NamedTuple):

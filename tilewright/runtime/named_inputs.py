@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any
 
-from tilewright.errors import InvalidArgument
+from tilewright.errors import InvalidArgument, nearest
 from tilewright.runtime.manifest import Manifest
 
 
@@ -20,7 +19,7 @@ def in_order(manifest: Manifest, arrays: Sequence[Any], named: Mapping[str, Any]
     unknown = [name for name in named if name not in names]
     if unknown:
         left = {name.casefold(): name for name in names[len(arrays) :] if name not in named}
-        near = get_close_matches(unknown[0].casefold(), left, n=1)
+        near = nearest(unknown[0].casefold(), left)
         help = f"did you mean {left[near[0]]}? The inputs are {expected}" if near else f"the inputs are {expected}"
         fact = f"no input is called {_listed(unknown)}"
         raise InvalidArgument(fact, where=manifest.name, help=help)

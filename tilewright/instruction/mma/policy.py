@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 from typing import Final, Literal, Protocol
 
 from tilewright.dataclass import dataclass
-from tilewright.errors import ScheduleError
+from tilewright.errors import ScheduleError, nearest
 from tilewright.instruction.mma.problem import MmaProblem, Sizes, bits
 from tilewright.instruction.mma.schedule import MmaSchedule
 from tilewright.instruction.mma.target import MmaTarget
@@ -178,7 +177,7 @@ class Options:
         listed = (*target.intrinsics, *target.warpgroup_intrinsics)
         known = (*PATHS, *(each.name for each in listed))
         for name in sorted(self.forbid.difference(PATHS, *(each.names for each in listed))):
-            close = difflib.get_close_matches(name, known, n=3)
+            close = nearest(name, known, 3)
             raise ScheduleError(
                 f"{name!r} is neither a path nor an intrinsic of {target.name}", where="options.forbid",
                 help=f"did you mean {', '.join(close)}?" if close else f"the paths are {', '.join(PATHS[:-1])}",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import replace
 from typing import Literal
 
 from tilewright.dataclass import dataclass
-from tilewright.errors import ScheduleError
+from tilewright.errors import ScheduleError, nearest
 from tilewright.expr.dtypes import SPELLINGS
 
 ElementType = str
@@ -39,7 +38,7 @@ def element_type(name: str, where: str = "") -> ElementType:
     """
     found = _SPELLINGS.get(name.lower()) if isinstance(name, str) else None
     if found is None:
-        close = difflib.get_close_matches(str(name), TYPES, n=1)
+        close = nearest(str(name), TYPES)
         advice = f"did you mean {close[0]}?" if close else f"one of {', '.join(TYPES)}"
         raise ScheduleError(f"{name!r} is no element type", where=where, help=advice)
     return found

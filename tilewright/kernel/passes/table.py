@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from difflib import get_close_matches
 from typing import Any
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
-from tilewright.errors import InvalidArgument, InvalidProgram
+from tilewright.errors import InvalidArgument, InvalidProgram, nearest
 from tilewright.kernel.passes.common.canonicalise import CanonicalisePass
 from tilewright.kernel.passes.common.cse import CsePass
 from tilewright.kernel.passes.common.dce import DcePass
@@ -222,7 +221,7 @@ def _named(text: str) -> ModulePass:
     if name not in PASSES:
         if name in RENAMED:
             raise InvalidArgument(f"pass {name!r} has another name now", help=f"write {RENAMED[name]}")
-        near = "".join(f"did you mean {close}? " for close in get_close_matches(name, PASSES, 1))
+        near = "".join(f"did you mean {close}? " for close in nearest(name, PASSES))
         raise InvalidArgument(f"no pass {name!r}", help=f"{near}one of {', '.join(PASSES)}")
     if brace and (not settings.endswith("}") or "{" in settings):
         raise InvalidArgument(f"settings {brace}{settings} of pass {name!r}", help="in braces: {key=value key=value}")

@@ -6,13 +6,12 @@ The parts of a run stand in one file or in several, in any order: `problem`, `ma
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from tilewright.dataclass import dataclass
-from tilewright.errors import InvalidFile
+from tilewright.errors import InvalidFile, nearest
 from tilewright.fields import Kind, Place, read, record, table, whole, word
 from tilewright.machine.description import Accelerator
 from tilewright.machine.reading import read_document
@@ -82,7 +81,7 @@ class _Parts:
                     continue
                 where = document.where((name,))
                 if name not in PARTS:
-                    close = difflib.get_close_matches(name, PARTS, n=1)
+                    close = nearest(name, PARTS)
                     legal = f"did you mean {close[0]}?" if close else f"one of {', '.join(PARTS)}"
                     raise InvalidFile(f"there is no part {name!r}", where=where, help=legal)
                 if name in values:
