@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tilewright.compiler import fused, products
+from tilewright.compiler import cpu_products, fused
 from tilewright.compiler.cpu_rows import add_rows, row_cycles
 from tilewright.compiler.ordered import plan_ordered
 from tilewright.compiler.planning import Planning
@@ -59,7 +59,7 @@ def join_products(planning: Planning, steps: Sequence[Group | Loop], machine: Cp
 
 def plan_product(planning: Planning, group: Group, machine: Cpu) -> None:
     """One product, or several in one kernel."""
-    (fused.plan_fused if group.parts else products.plan_product)(planning, group, machine)
+    (fused.plan_fused if group.parts else cpu_products.plan_product)(planning, group, machine)
 
 
 def search_products(graph: Graph, machine: Cpu, threads: int, options: Options) -> Searched:

@@ -26,8 +26,9 @@ from tilewright.compiler.chains import (
     row_statements,
     shared_loops,
 )
+from tilewright.compiler.cpu_products import ProductPlan
 from tilewright.compiler.planning import Planning, points
-from tilewright.compiler.products import ProductPlan, unit_loops
+from tilewright.compiler.products import unit_loops
 from tilewright.compiler.rows import lanes_of, place_constants
 from tilewright.dataclass import dataclass
 from tilewright.decision import ASKED, Cost, Decision, Refusal, keep
@@ -304,7 +305,7 @@ def plan_fused(planning: Planning, group: Group, machine: Cpu) -> None:
     plan.decisions.append(decision)
     tiles_of = [tiles.tile(work) for work, tiles in zip(unpacked, point.points, strict=True)]
     widths = [tile[work.columns.name] for work, tile in zip(unpacked, tiles_of, strict=True)]
-    own = [each.finished(width) for each, width in zip(plans, widths, strict=True)]
+    own = [each.operands.finished(width) for each, width in zip(plans, widths, strict=True)]
     works, _ = _deferred(_together(planning, own, parts), rows, softmax)
     loops = []
     for work, tiles, each in zip(works, point.points, plans, strict=True):
