@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from tilewright.dataclass import dataclass
 from tilewright.expr.text import parse_graph
@@ -13,8 +14,10 @@ from tilewright.tiles.levels import Unanalysable
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Level, Resources
 from tilewright.tiles.topology import Topology
-from tilewright.tiles.tree import ONCE, Binding, Kind, Leaf, Loop, Scope, Stage, Tile, TileTree
+from tilewright.tiles.tree import ONCE, Binding, Hint, Kind, Leaf, Loop, Scope, Stage, Tile, TileTree
 
+EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8)
+LARGE = (1, 2, 3, 5, 7, 8, 11, 12, 16, 17, 24)
 GEMM = """
     input A: f32[{m}, {k}]
     input B: f32[{k}, {n}]
@@ -78,6 +81,7 @@ MAPS = """
     B: f32[m:{m}, n:{n}] = A[m, n] + b[n]
     C: f32[n:{n}, m:{m}] = B[m, n] * A[m, 0]
     output C"""
+MASKED = CHAIN_OF_THREE.replace("exp(C[m, l])", "l <= m + {n} ? C[m, l] : -inf")
 PROBLEMS = (GEMM, CHAIN, CHAIN_OF_THREE, PART, CONVOLUTION, PADDED, CONVOLUTIONS, ATTENTION, MAPS)
 
 
@@ -91,9 +95,11 @@ class Case:
     compat_evict: bool
 
 
-def random_problem(roll: random.Random, texts: Sequence[str] = PROBLEMS) -> Problem:
-    """One of these problems with small extents; most softmaxes may run through their rows in parts."""
-    size = {name: roll.choice((1, 2, 3, 4, 5, 6, 7, 8)) for name in "mnkl"}
+def random_problem(
+    roll: random.Random, texts: Sequence[str] = PROBLEMS, extents: Sequence[int] = EXTENTS
+) -> Problem:  # fmt: skip
+    """One of these problems with such extents; most softmaxes may run through their rows in parts."""
+    size = {name: roll.choice(extents) for name in "mnkl"}
     stride = roll.choice((1, 2, 3))
     rows = stride * (size["m"] - 1) + 3
     text = roll.choice(texts).format(
@@ -104,10 +110,12 @@ def random_problem(roll: random.Random, texts: Sequence[str] = PROBLEMS) -> Prob
     return running(problem) if online else problem
 
 
-def random_case(roll: random.Random, texts: Sequence[str] = PROBLEMS) -> Case:
+def random_case(
+    roll: random.Random, texts: Sequence[str] = PROBLEMS, extents: Sequence[int] = EXTENTS
+) -> Case:  # fmt: skip
     """A problem and a tree of at most some thousand steps."""
     while True:
-        problem = random_problem(roll, texts)
+        problem = random_problem(roll, texts, extents)
         levels = ("DRAM", "L1", "RF")[: roll.choice((1, 2, 2, 3, 3))]
         tree = _Trees(roll, problem, levels).tree()
         if steps(tree) > 3000 or not _holds(tree, problem):
@@ -119,6 +127,23 @@ def random_case(roll: random.Random, texts: Sequence[str] = PROBLEMS) -> Case:
             compat_evict, paths = roll.random() < 0.15, roll.choice((None, (), (("DRAM", "RF"),)))
             resources = None if resources is None else replace(resources, direct_paths=paths)
             return Case(problem, tree, resources, compat_evict)
+
+
+def random_masked(roll: random.Random, extents: Sequence[int] = EXTENTS) -> Case:
+    """As `random_case`, of a chain with a mask that ends the loops along its columns early."""
+    case = random_case(roll, [MASKED], extents)
+    _, columns = (case.problem.names["X", axis.name] for axis in case.problem.compute("X").axes)
+    hint = Hint("seen", (columns, roll.randint(1, 3)))
+    return replace(case, tree=_with_hint(case.tree, hint))
+
+
+def _with_hint(node: Any, hint: Hint) -> Any:
+    """A tree with a hint at the leaf of X."""
+    if isinstance(node, Leaf):
+        return replace(node, hints=(hint,)) if node.op == "X" else node
+    if isinstance(node, Scope):
+        return replace(node, children=tuple(_with_hint(child, hint) for child in node.children))
+    return replace(node, child=_with_hint(node.child, hint))
 
 
 def _holds(tree: TileTree, problem: Problem, resources: Resources | None = None) -> bool:

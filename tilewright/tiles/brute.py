@@ -31,7 +31,7 @@ silent, this file decides:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
 from typing import Any
@@ -71,6 +71,7 @@ class Walk:
     ) -> None:  # fmt: skip
         self.topology, self.factors, self.compat_evict = topology, factors, compat_evict
         self.strides = topology.strides(self.factors)
+        self.iterations = {loop: self.spread(loop) for loop in factors if loop.spatial}
         self.memories = self.empty_memories()
         self.evaluations: dict[str, Counter[Place]] = {op: Counter() for op in topology.places}
         self.node((), {})
@@ -78,7 +79,11 @@ class Walk:
 
     def empty_memories(self) -> Memories[Any]:
         """Memories that hold nothing, for slices as `slice` gives them."""
-        return Memories(self.topology, _lacking, compat_evict=self.compat_evict)
+        return Memories(self.topology, lacking, compat_evict=self.compat_evict, iterations=self.iterations)
+
+    def spread(self, loop: LoopAt) -> Mapping[int, int]:
+        """The iterations of a spatial loop to be run, and how many each of them stands for."""
+        return dict.fromkeys(range(self.factors[loop]), 1)
 
     # The program
 
@@ -93,12 +98,15 @@ class Walk:
                 self.child((*path, number), digits)
                 self.memories.evict(path, node, number)
             return
-        steps = [[0] if loop.spatial else range(self.factors[loop]) for loop in self.topology.loops[path]]
-        for step in product(*steps):
-            now = {**digits, **dict(zip(self.topology.loops[path], step, strict=True))}
-            child = (*path, 0)
+        child = (*path, 0)
+        for now in self.steps(self.topology.loops[path], digits):
             if any(self.live(child, instance) for instance in self.instances(child, now)):
                 self.child(child, now)
+
+    def steps(self, loops: Sequence[LoopAt], digits: Digits) -> Iterator[Digits]:
+        """The steps of the loops of a tile in turn: all iterations of spatial ones are one step."""
+        for step in product(*([0] if loop.spatial else range(self.factors[loop]) for loop in loops)):
+            yield {**digits, **dict(zip(loops, step, strict=True))}
 
     def child(self, path: Path, digits: Digits) -> None:
         """Run a child: it is visited where the level changes."""
@@ -117,7 +125,16 @@ class Walk:
         for instance in self.instances(path, digits):
             if self.live(path, instance):
                 place = tuple(instance[loop] for loop in self.topology.above(path) if loop.spatial)
-                self.evaluations[op][place] += _size(self.slice(path, points, instance))
+                self.evaluations[op][place] += self.memories.times * size(self.slice(path, points, instance))
+
+    def evaluated(self, op: str) -> tuple[int, int]:
+        """How often an expression was evaluated: on all units together, and on the one that does most."""
+        counts = self.evaluations[op]
+        loops = [loop for loop in self.topology.above(self.topology.places[op]) if loop.spatial]
+        every = 0
+        for place, count in counts.items():
+            every += count * prod(self.iterations[loop][at] for loop, at in zip(loops, place, strict=True))
+        return every, max(counts.values(), default=0)
 
     # One visit
 
@@ -139,14 +156,14 @@ class Walk:
                 adds = writes and not self.topology.levels[level].accumulate and self.continues(path, tensor, instance)
                 reads = need if not writes or adds else None
                 key = (top, tensor, tiles, place)
-                holder = self.memories.first_holder(key)
+                holder = self.memories.instance(key).holder
                 self.memories.visit(key, need, reads, writes=writes, first=holder not in read)
                 read.add(holder)
 
     def instances(self, path: Path, digits: Digits) -> Iterator[Digits]:
         """Every value of the spatial loops around a node."""
         loops = [loop for loop in self.topology.above(path) if loop.spatial]
-        for values in product(*(range(self.factors[loop]) for loop in loops)):
+        for values in product(*(self.iterations[loop] for loop in loops)):
             yield {**digits, **dict(zip(loops, values, strict=True))}
 
     # Geometry
@@ -227,16 +244,17 @@ class Walk:
         )
 
 
-def _lacking(box: Box, other: Box | None) -> int:
+def lacking(box: Box, other: Box | None) -> int:
     """How many elements of a box are not in another one."""
-    return _size(box) - (0 if other is None else _size(_common(box, other)))
+    return size(box) - (0 if other is None else size(_common(box, other)))
 
 
-def _size(box: Box) -> int:
-    size = 1
+def size(box: Box) -> int:
+    """How many elements a box has."""
+    found = 1
     for low, high in box:
-        size *= max(0, high - low)
-    return size
+        found *= max(0, high - low)
+    return found
 
 
 def _common(a: Box, b: Box) -> Box:

@@ -7,11 +7,11 @@ sets of addresses where a program was watched (`touched`).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Generic, NamedTuple, TypeVar
 
 from tilewright.dataclass import dataclass
-from tilewright.tiles.topology import Topology
+from tilewright.tiles.topology import LoopAt, Topology
 from tilewright.tiles.traffic import Moved, Traffic
 from tilewright.tiles.tree import Kind, Path, Scope
 
@@ -22,26 +22,47 @@ Place = tuple[int, ...]
 Key = tuple[Path, str, tuple[Path, ...], Place]
 
 
+#: How many iterations of each spatial loop one stands for, by loop: those that hold equal slices at other places.
+Iterations = Mapping[LoopAt, Mapping[int, int]]
+
+
 @dataclass
 class _State(Generic[Slice]):
-    """The slice of a tensor in one memory instance, and what of it the level outside lacks, if anything."""
+    """The slice of a tensor in one memory instance, and what of it the level outside lacks, if anything.
+
+    `visit` is the number of the visit that left it there.
+    """
 
     slice: Slice
     dirty: Slice | None
+    visit: int
+
+
+class _Instance(NamedTuple):
+    """A memory instance: which one reads and stores for it, how many it stands for, and how many different slices."""
+
+    holder: Key
+    instances: int
+    slices: int
 
 
 class Memories(Generic[Slice]):
     """The slices that memories hold, and what has moved so far.
 
-    `lacking(a, b)` is how many elements of slice `a` are not in `b`; all of them where `b` is None.
+    `lacking(a, b)` is how many elements of slice `a` are not in `b`; all of them where `b` is None. What moves counts
+    `times` times: a step may stand for several. An iteration of a spatial loop stands for as many as `iterations` has.
     """
 
     def __init__(
-        self, topology: Topology, lacking: Callable[[Slice, Slice | None], int], *, compat_evict: bool = False
-    ) -> None:
+        self, topology: Topology, lacking: Callable[[Slice, Slice | None], int], *, compat_evict: bool = False,
+        iterations: Iterations | None = None,
+    ) -> None:  # fmt: skip
         self.topology, self.lacking, self.compat_evict = topology, lacking, compat_evict
+        self.iterations = iterations or {}
         self.counts: dict[tuple[Path, str], list[int]] = defaultdict(lambda: [0, 0, 0])
         self.states: dict[Key, _State[Slice]] = {}
+        self.times, self.visits = 1, 0
+        self._instances: dict[Key, _Instance] = {}
 
     def visit(
         self, key: Key, need: Slice, reads: Slice | None, *, writes: bool, written: Slice | None = None,
@@ -54,23 +75,37 @@ class Memories(Generic[Slice]):
         instances that read one slice together, the `first` one reads it for all: unless that is given, the one at the
         first iterations of the spatial loops.
         """
-        counts, state = self.counts[key[:2]], self.states.get(key)
+        self.visits += 1
+        counts, state, instance = self.counts[key[:2]], self.states.get(key), self.instance(key)
         if reads is not None:
             stays = state is not None and (writes or self.topology.retains(key[0]))
             new = self.lacking(reads, state.slice if state is not None and stays else None)
-            counts[1] += new
+            counts[1] += new * instance.instances * self.times
             together = self.topology.levels[self.topology.level(key[0])].multicast
-            if not together or (self.stores_itself(key) if first is None else first):
-                counts[0] += new
-        if state is not None and state.dirty is not None and self.stores_itself(key):
-            counts[2] += self.lacking(state.dirty, need if writes else None)
-        self.states[key] = _State(need, (need if written is None else written) if writes else None)
+            if not together or (instance.holder == key if first is None else first):
+                counts[0] += new * (instance.slices if together else instance.instances) * self.times
+        if state is not None and state.dirty is not None:
+            self._store(key, self.lacking(state.dirty, need if writes else None))
+        self.states[key] = _State(need, (need if written is None else written) if writes else None, self.visits)
 
     def drop(self, key: Key) -> None:
         """Give a slice up."""
         state = self.states.pop(key)
-        if state.dirty is not None and self.stores_itself(key):
-            self.counts[key[:2]][2] += self.lacking(state.dirty, None)
+        if state.dirty is not None:
+            self._store(key, self.lacking(state.dirty, None))
+
+    def _store(self, key: Key, elements: int) -> None:
+        """Count what is stored, if no other instance stores the same slice."""
+        instance = self.instance(key)
+        if instance.holder == key:
+            self.counts[key[:2]][2] += elements * instance.slices * self.times
+
+    def move(self, visits: int, moved: Callable[[Key, Slice], Slice]) -> None:
+        """Put the slices that later visits than the first `visits` have left where `moved` says."""
+        for key, state in self.states.items():
+            if state.visit > visits:
+                state.slice = moved(key, state.slice)
+                state.dirty = None if state.dirty is None else moved(key, state.dirty)
 
     def evict(self, path: Path, scope: Scope, number: int, place: Place | None = None) -> None:
         """Drop what the child after a child of a scope does not need; of one place only, where that is given."""
@@ -101,15 +136,21 @@ class Memories(Generic[Slice]):
             moved[top][tensor] = Moved(loads, fills, stores)
         return self.topology.traffic(moved)
 
-    def stores_itself(self, key: Key) -> bool:
-        """Whether no other instance stores the same slice for it."""
-        return self.first_holder(key)[3] == key[3]
+    def instance(self, key: Key) -> _Instance:
+        """What a memory instance stands for.
 
-    def first_holder(self, key: Key) -> Key:
-        """Of the instances that hold the same slice, the one at the first iterations of the spatial loops."""
-        top, tensor, tiles, place = key
-        visit = next(v for v in self.topology.visits(top) if self.topology.par_tiles(v) == tiles)
-        loops = [loop for loop in self.topology.above(visit) if loop.spatial]
-        moving = self.topology.moving(top, tensor, tiles)
-        own = (loop.axis in moving or loop.level != self.topology.level(top) for loop in loops)
-        return top, tensor, tiles, tuple(value if moves else 0 for value, moves in zip(place, own, strict=True))
+        Of instances that hold the same slice, the one at the first iterations of the spatial loops is the holder.
+        """
+        if key not in self._instances:
+            top, tensor, tiles, place = key
+            visit = next(v for v in self.topology.visits(top) if self.topology.par_tiles(v) == tiles)
+            loops = [loop for loop in self.topology.above(visit) if loop.spatial]
+            moving = self.topology.moving(top, tensor, tiles)
+            first, instances, slices = [], 1, 1
+            for loop, iteration in zip(loops, place, strict=True):
+                own = loop.axis in moving or loop.level != self.topology.level(top)
+                alike = self.iterations[loop][iteration] if loop in self.iterations else 1
+                first.append(iteration if own else 0)
+                instances, slices = instances * alike, slices * alike if own else slices
+            self._instances[key] = _Instance((top, tensor, tiles, tuple(first)), instances, slices)
+        return self._instances[key]

@@ -6,22 +6,21 @@ same number of elements each time, up to clipped edges: there the last step of a
 next to the edge are counted apart. `brute.walk` is the definition; both give equal numbers on every tree.
 
 Only units that share a range which is shorter in some steps, as the rows of a producer under a clipped window, and
-trees with loops that a mask ends early are walked.
+trees with loops that a mask ends early are walked, equal steps at once (`equal_steps`).
 
 Factors may be arrays: one evaluation then covers all trees of one topology.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from math import prod
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tilewright.dataclass import dataclass
 from tilewright.expr.affine import Affine
-from tilewright.tiles.brute import Walk
+from tilewright.tiles.equal_steps import EqualSteps
 from tilewright.tiles.levels import Unanalysable
 from tilewright.tiles.problem import Access, Problem
 from tilewright.tiles.rescaling import Rescaled
@@ -30,8 +29,6 @@ from tilewright.tiles.topology import LoopAt, Topology, bound
 from tilewright.tiles.traffic import Moved, Traffic, sum_of
 from tilewright.tiles.tree import Binding, Kind, Path, Scope, Tile, TileTree
 from tilewright.tiles.turns import Frame, Known, Line, Part, Parts, Point, Turn
-
-MOST_STEPS = 250_000  # of a walk, each of which takes 0.1 to 0.3 milliseconds
 
 
 def movement(
@@ -160,8 +157,8 @@ class Boundaries:
             return found[0]
         return Moved(*(np.array([getattr(one, kind) for one in found]) for kind in ("loads", "fills", "stores")))
 
-    def _walks(self, point: Point) -> list[Walk]:
-        """The walks of each tree. Raises Unanalysable where one of them has too many steps."""
+    def _walks(self, point: Point) -> list[EqualSteps]:
+        """The walk of each tree."""
         if point.walked is None:
             rows = 1
             for factor in point.factors.values():
@@ -170,9 +167,7 @@ class Boundaries:
                 {loop: int(f[row]) if isinstance(f, np.ndarray) else f for loop, f in point.factors.items()}
                 for row in range(rows)
             ]
-            for factors in trees:
-                _require_few_steps(self.topology, factors)
-            point.walked = [Walk(self.topology, factors, compat_evict=self.compat_evict) for factors in trees]
+            point.walked = [EqualSteps(self.topology, factors, compat_evict=self.compat_evict) for factors in trees]
         return point.walked
 
     def point(self, factors: Any = None) -> Point:
@@ -183,8 +178,7 @@ class Boundaries:
     def points(self, point: Point, op: str) -> tuple[Number, Number]:
         """How often an expression is evaluated: on all units together, and on the one that does most."""
         if op not in point.evaluations and self.topology.seen:
-            counts = [each.evaluations[op].values() for each in self._walks(point)]
-            every, most = [sum(each) for each in counts], [max(each, default=0) for each in counts]
+            every, most = zip(*(each.evaluated(op) for each in self._walks(point)), strict=True)
             point.evaluations[op] = (np.array(every), np.array(most)) if point.in_batch else (every[0], most[0])
         if op not in point.evaluations and point.is_whole(op):
             point.evaluations[op] = point.runs(op)
@@ -481,14 +475,3 @@ class Boundaries:
 
 def _is_one(factor: Number) -> bool:
     return not isinstance(factor, np.ndarray) and factor == 1
-
-
-def _require_few_steps(topology: Topology, factors: Mapping[LoopAt, int]) -> None:
-    """Raises Unanalysable for a tree whose walk would take minutes."""
-    steps = sum(prod(factors[loop] for loop in topology.above(place)) for place in topology.places.values())
-    if steps > MOST_STEPS:
-        why = "a mask ends its loops early" if topology.seen else "it has values that are read through windows"
-        raise Unanalysable(
-            f"{why}, so that it is walked step by step, and has {steps:,} steps",
-            where="tile tree", help=f"smaller extents, with {MOST_STEPS:,} steps at most",
-        )  # fmt: skip

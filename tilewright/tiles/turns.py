@@ -13,7 +13,7 @@ import numpy as np
 
 from tilewright.dataclass import dataclass
 from tilewright.tiles.axis_steps import Digit, count_up_to
-from tilewright.tiles.brute import Walk
+from tilewright.tiles.equal_steps import EqualSteps
 from tilewright.tiles.positions import Positions, Sizes
 from tilewright.tiles.rescaling import Rescaled
 from tilewright.tiles.resources import Number, greatest, least
@@ -233,7 +233,7 @@ class Point:
         self.in_batch = any(isinstance(factor, np.ndarray) for factor in factors.values())
         self.evaluations: dict[str, tuple[Number, Number]] = {}  # of expressions: all, and of the busiest unit
         self.multiplications: dict[Rescaled, tuple[Number, Number]] = {}  # by which sums are rescaled: the same
-        self.walked: list[Walk] | None = None  # by tree, where the boundaries do not decide
+        self.walked: list[EqualSteps] | None = None  # by tree, where the boundaries do not decide
         self._counts: dict[tuple[Steps, Stand, bool], Number] = {}
         self._sizes: dict[tuple[Interval | Box, object], Sizes] = {}
         self._lengths: dict[Interval, tuple[Number, Number]] = {}  # now and before

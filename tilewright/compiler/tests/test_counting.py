@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import tilewright.tiles.movement
+import tilewright.tiles.equal_steps
 from tests.graph_texts import CHAIN, MAP, NORM, SOFTMAX, WINDOW
 from tests.random_chains import counted as chain_counts
 from tests.random_chains import random_case
@@ -306,11 +306,11 @@ def test_the_border_of_a_buffer_is_padding() -> None:
     assert (row.counted, row.padding) == (Moved(READ, READ, 5 * 5 * 17), Moved(border, border, 0))
 
 
-def test_a_kernel_whose_tree_takes_too_many_steps_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_too_many_of_whose_steps_differ_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     text, name = inverted(5), "C+R+S+Y"
-    monkeypatch.setattr(tilewright.tiles.movement, "MOST_STEPS", 1000)
+    monkeypatch.setattr(tilewright.tiles.equal_steps, "MOST_VISITS", 1000)
     for each in counted(text, V3, trees=in_rows(text, name, " keep R")):
-        why = "it has values that are read through windows, so that it is walked"
+        why = "too many of its steps differ: more than 1,000 visits"
         assert each.refused.startswith(why) == bool(each.refused) == (each.kernel == name)
         assert not (each.refused and each.equal)
 

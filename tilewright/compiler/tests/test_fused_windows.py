@@ -17,7 +17,7 @@ from tests.covering import tries
 from tilewright.compiler.chains import fusions
 from tilewright.compiler.compile import build, compile_graph
 from tilewright.compiler.count_reasons import GAPS, IN_REGISTERS
-from tilewright.compiler.counting import count_plan
+from tilewright.compiler.counting import count_plan, resources_of
 from tilewright.compiler.plan import Plan
 from tilewright.compiler.planning import Kernel
 from tilewright.compiler.tests.edited_trees import given
@@ -48,13 +48,12 @@ from tilewright.operator.rules.cpu_windows import points_of_blocks, windowed
 from tilewright.options import Options
 from tilewright.tiles.dimensions import with_dimensions
 from tilewright.tiles.legality import IllegalTree
-from tilewright.tiles.levels import Unanalysable
 from tilewright.tiles.loops import SpatialLoop
-from tilewright.tiles.machines import program_resources
 from tilewright.tiles.movement import movement
-from tilewright.tiles.notation import print_tree
+from tilewright.tiles.notation import parse_tree, print_tree
 from tilewright.tiles.problem import problem_of
-from tilewright.tiles.tree import InvalidTree, TileTree, to_json
+from tilewright.tiles.traffic import Moved
+from tilewright.tiles.tree import InvalidTree, TileTree, kernels, to_json
 from tilewright.tiles.windows import window_reads
 
 Array = np.ndarray[Any, Any]
@@ -339,13 +338,33 @@ def test_the_tree_keeps_the_rows_that_blocks_share() -> None:
     assert [rows[axis] for axis in rows] == [cut + 2, 58, 144]
 
 
-def test_what_the_block_moves_is_refused_at_once_where_that_would_take_long() -> None:
-    kernel = windowed_kernel(planned(block(), machine=MACHINE))
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_model_has_what_a_block_of_real_size_moves(stride: int, kept: bool) -> None:
+    """Of millions of steps most are equal."""
+    channels, expanded, image = 24, 144, 56
+    graph = convolutions((1, channels, image, image), inverted(channels, expanded, channels, stride=stride))
+    kernel, resources = windowed_kernel(planned(graph, machine=MACHINE)), resources_of(resolve_cpu(MACHINE))
     assert kernel is not None
-    resources = program_resources(resolve_cpu(MACHINE))
-    with pytest.raises(Unanalysable, match=r"read through windows, .* [5-6],\d+,\d+ steps") as caught:
-        movement(kernel.scheduled.tree, with_dimensions(problem_of(kernel.scheduled)), resources=resources)
-    assert "smaller extents" in (caught.value.help or "")
+    tree = kernel.scheduled.tree
+    (blocks,) = (loop for loop in products_tree(kernel.scheduled).blocks if loop.tiles > 1)
+    if not kept:
+        tree = parse_tree(print_tree(tree).replace(" keep relu6", ""), kernels(tree))
+    assert ("keep relu6" in print_tree(tree)) == kept
+    traffic = movement(tree, with_dimensions(problem_of(kernel.scheduled)), resources=resources)
+    rows = out = image // stride
+    touched = [
+        range(max(0, first * stride - 1), min(image, (min(first + blocks.quantum, rows) - 1) * stride + 2))
+        for first in range(0, rows, blocks.quantum)
+    ]
+    assert len(touched) == blocks.tiles
+    computed = image if kept else sum(map(len, touched))
+    at_l2, at_l3 = traffic.at("L2"), traffic.at("L3")
+    assert at_l2["relu6"].stores == computed * image * expanded
+    assert at_l2["relu6.1"] == Moved(out * out * expanded, out * out * expanded, out * out * expanded)
+    assert at_l3["w1"].loads == 9 * expanded * blocks.tiles
+    assert at_l3["x"].loads == computed * image * channels
+    assert traffic.at("DRAM")["c2.packed"].stores == out * out * channels
 
 
 def test_a_tree_with_windows_is_what_runs() -> None:

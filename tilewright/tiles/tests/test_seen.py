@@ -50,13 +50,31 @@ def test_steps_behind_the_mask_do_not_run(hint: str, steps: list[int]) -> None:
 
 def test_a_walk_of_too_many_steps_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     tree = parse_tree(TREE.format("for", ' with seen("l", 2)'))
-    monkeypatch.setattr("tilewright.tiles.movement.MOST_STEPS", 128)
-    movement(tree, MASKED)
-    monkeypatch.setattr("tilewright.tiles.movement.MOST_STEPS", 127)
-    with pytest.raises(Unanalysable, match=r"a mask ends its loops early, .* has 128 steps") as caught:
+    monkeypatch.setattr("tilewright.tiles.equal_steps.MOST_VISITS", 20)
+    with pytest.raises(Unanalysable, match="too many of its steps differ: more than 20 visits") as caught:
         movement(tree, MASKED)
-    assert caught.value.help == "smaller extents, with 127 steps at most"
+    assert caught.value.help == "smaller extents, or factors that divide them"
     movement(parse_tree(TREE.format("for", "")), MASKED)  # which is not walked
+
+
+def test_a_mask_over_long_loops_takes_no_longer() -> None:
+    """Blocks of 32 rows see 4 steps of 8 points, 8, and so on: within a block, all but the first step are equal."""
+    size = 1024
+    masked = Problem.of(
+        parse_graph(f"""
+            input A: f32[{size}, {size}]
+            input D: f32[{size}, 3]
+            S: f32[m:{size}, l:{size}] = l <= m ? A[m, l] : -inf
+            E: f32[m:{size}, n:3] += S[m, l] * D[l, n] over l:{size}
+            output E""").nodes
+    )
+    tree = """@DRAM for m:32, l:128 { shar[
+        @L1 for m:32, l:8 { op S with seen("l", 8) }, @L1 for m:32, l:8, n:3 { op E }] }"""
+    found = movement(parse_tree(tree), masked, resources=TOGETHER).at("DRAM")
+    seen = sum(32 * each for each in range(1, 33))
+    assert found["A"] == Moved(32 * seen, 32 * seen, 0)
+    assert found["D"] == Moved(3 * seen, 3 * seen, 0)
+    assert found["E"] == Moved(0, 0, 3 * size)
 
 
 def test_units_read_together_what_some_of_them_still_need() -> None:
