@@ -1,14 +1,15 @@
 """Chains whose first result is read through windows, and trees for them by chance.
 
 A convolution before another one, or before a depthwise convolution or a pool and a convolution of 1 x 1. Windows have
-any extents, steps, dilations and padding; trees differ in register tiles, the order of their loops, blocks of the loops
+any extents, steps, dilations and padding. Behind each sum there may be a bias, the addition of another tensor or of the
+image itself, and an activation. Trees differ in register tiles, the order of their loops, blocks of the loops
 that windows move along and those outside, programs of the grid, and whether blocks keep what they share.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import lcm, prod
 
@@ -17,16 +18,23 @@ from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import conv, elementwise, pool
 from tilewright.machine.description import Cpu
 from tilewright.operator.product_point import ProductPoint
-from tilewright.operator.products_tree import ProductsTree
+from tilewright.operator.products_tree import ProductsTree, products_tree
 from tilewright.operator.rules.cpu_fused import FusedPoint, fused_kernel
-from tilewright.operator.rules.cpu_windows import Cut, windowed
+from tilewright.operator.rules.cpu_windows import Cut, Windowed, windowed
+from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.loops import SpatialLoop
 from tilewright.tiles.product import Product
 from tilewright.tiles.tree import TileTree
+from tilewright.tiles.windows import window_reads
 
 EXTENTS = (1, 2, 3, 5, 7, 8, 11, 13, 17)
 CHANNELS = (1, 2, 3, 5, 7, 8, 17)
 MOST_POINTS = 100  # of an image: the analysis visits each step of a tree with windows
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "": lambda value: value,
+    "relu": elementwise.relu,
+    "relu6": lambda value: elementwise.map_elements([value], lambda v: elementwise.clamp(v, 0.0, 6.0), name="relu6"),
+}
 KINDS = ("convolution", "depthwise", "max", "average")
 
 
@@ -39,16 +47,16 @@ def random_windows(roll: random.Random, small: bool = False) -> Graph:
     b, kind = GraphBuilder("windows"), roll.choice(KINDS)
     channels, middle, filters = (roll.choice(CHANNELS) for _ in range(3))
     kernel, strides = [roll.choice((1, 1, 3)) for _ in image], [roll.choice((1, 1, 2)) for _ in image]
-    value = b.input("x", (roll.choice((1, 1, 2)), channels, *image), "f32")
+    x = b.input("x", (roll.choice((1, 1, 2)), channels, *image), "f32")
     weights = b.input("w0", (middle, channels, *kernel), "f32")
     pads = [size // 2 for size in kernel] * 2
-    value = conv.conv(value, weights, strides=strides, pads=pads, name="c0")
-    value = _activated(value, roll)
+    value = conv.conv(x, weights, _bias(b, "v0", middle, roll), strides=strides, pads=pads, name="c0")
+    value = _finished(b, "r0", value, x, roll)
     value = _through_windows(b, value, kind, filters, roll)
     if kind != "convolution":
         weights = b.input("w2", (filters, middle, *[1] * len(image)), "f32")
-        value = conv.conv(_activated(value, roll), weights, name="c2")
-    return b.finish([_activated(value, roll)])
+        value = conv.conv(_activated(value, roll), weights, _bias(b, "v2", filters, roll), name="c2")
+    return b.finish([_finished(b, "r2", value, x, roll)])
 
 
 def _through_windows(b: GraphBuilder, value: Tensor, kind: str, filters: int, roll: random.Random) -> Tensor:
@@ -60,9 +68,11 @@ def _through_windows(b: GraphBuilder, value: Tensor, kind: str, filters: int, ro
         operator = pool.max_pool if kind == "max" else pool.average_pool
         return operator(value, kernel, strides=strides, pads=[*before, *after], name="p")
     groups = channels if kind == "depthwise" else 1
-    weights = b.input("w1", (channels if kind == "depthwise" else filters, channels // groups, *kernel), "f32")
+    results = channels if kind == "depthwise" else filters
+    weights = b.input("w1", (results, channels // groups, *kernel), "f32")
     sliding = {"strides": strides, "dilations": dilations, "pads": [*before, *after]}
-    return conv.conv(value, weights, groups=groups, name="c1", **sliding)  # type: ignore[arg-type]
+    bias = _bias(b, "v1", results, roll)
+    return conv.conv(value, weights, bias, groups=groups, name="c1", **sliding)  # type: ignore[arg-type]
 
 
 def _random_side(extent: int, roll: random.Random, pools: bool) -> tuple[int, int, int, int, int]:
@@ -79,15 +89,37 @@ def _random_side(extent: int, roll: random.Random, pools: bool) -> tuple[int, in
             return kernel, stride, dilation, before, after
 
 
+def _bias(b: GraphBuilder, name: str, channels: int, roll: random.Random) -> Tensor | None:
+    return b.input(name, (channels,), "f32") if roll.random() < 0.5 else None
+
+
+def _finished(b: GraphBuilder, name: str, value: Tensor, x: Tensor, roll: random.Random) -> Tensor:
+    """A result with what follows its sums: perhaps an activation, another tensor of its shape, and an activation."""
+    if roll.random() < 0.4:
+        added = x if x.shape == value.shape else b.input(name, static_shape(value.shape), "f32")
+        value = _activated(value, roll) + added
+    return _activated(value, roll)
+
+
 def _activated(value: Tensor, roll: random.Random) -> Tensor:
-    return elementwise.relu(value) if roll.random() < 0.5 else value
+    return ACTIVATIONS[roll.choice(("", "", "relu", "relu6"))](value)
+
+
+def is_windowed(kernel: Kernel) -> bool:
+    """Whether a kernel of products reads one of them at other points than the reader's own."""
+    return bool(window_reads(kernel.statements)) and _windowed(products_tree(kernel)) is not None
+
+
+def _windowed(tree: ProductsTree) -> Windowed | None:
+    rows = {number: each.statements for number, each in tree.rows.items()}
+    return windowed([each.work for each in tree.products], rows)
 
 
 def random_windowed_tree(roll: random.Random, tree: ProductsTree, machine: Cpu) -> TileTree:
     """Other register tiles, orders, blocks and programs for the products of a tree with windows."""
     works = [each.work for each in tree.products]
     rows = {number: each.statements for number, each in tree.rows.items()}
-    through = windowed(works, rows)
+    through = _windowed(tree)
     assert through is not None, "a value is read through windows"
     cuts, cut = through.cuts(), None
     if cuts and roll.random() < 0.9:

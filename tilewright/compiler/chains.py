@@ -309,13 +309,8 @@ def shared_loops(parts: Sequence[Group]) -> list[dict[Axis, Axis]]:
 
 
 def kernel_loops(works: Sequence[Product], parts: Sequence[Group]) -> list[dict[Axis, Axis]]:
-    """Which loops of one kernel the loops of its products are: those that they share have one name.
-
-    Of a link only those points are computed that the product behind it reads.
-    """
-    shared_by = shared_loops(parts)
-    read = {axis: Axis(axis.name, own.extent) for shared in shared_by[1:] for own, axis in shared.items()}
-    read |= {axis: Axis(axis.name, high - low) for axis, (low, high) in _touched(parts).items()}
+    """Which loops of one kernel the loops of its products are: those that they share have one name."""
+    shared_by, read = shared_loops(parts), _loops_read(parts)
     is_first = parts[0].kind == "product"
     first = (*works[0].spatial, *works[0].depth) if is_first else parts[0].main.loops
     taken = {axis.name for axis in (*first, *(axis for shared in shared_by[1:-1] for axis in shared.values()))}
@@ -327,6 +322,12 @@ def kernel_loops(works: Sequence[Product], parts: Sequence[Group]) -> list[dict[
             loops[axis] = read[shared[axis]] if axis in shared else Axis(claim(axis.name, taken), axis.extent)
         found.append(loops)
     return found
+
+
+def _loops_read(parts: Sequence[Group]) -> dict[Axis, Axis]:
+    """The loops that groups share, with the points of a link that are read behind it: others are not computed."""
+    found = {axis: Axis(axis.name, own.extent) for shared in shared_loops(parts)[1:] for own, axis in shared.items()}
+    return found | {axis: Axis(axis.name, high - low) for axis, (low, high) in _touched(parts).items()}
 
 
 def over_shared_loops(works: Sequence[Product], parts: Sequence[Group], border: Const | None = None) -> list[Product]:
@@ -421,7 +422,8 @@ def row_statements(
     number = next((place for place, part in enumerate(parts) if part.kind == "rows"), None)
     if number is None:
         return {}
-    group, loops = parts[number], shared_loops(parts)[number]
+    group, read = parts[number], _loops_read(parts)
+    loops = {own: read.get(axis, axis) for own, axis in shared_loops(parts)[number].items()}
     links = [part.nodes[-1].name for part in parts[: number + 1]]
 
     windows = number > 0 and has_windows(parts)

@@ -253,6 +253,7 @@ def separated(shape: Sequence[int], kernel: Sequence[int], strides: Any, pads: A
         ((33,), (5,), (2,), (2,), (1,)),
         ((7, 9, 5), (3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1)),
         ((4, 13), (3, 3), (3, 1), (0, 1), (1, 1)),
+        ((9, 7), (3, 5), (1, 3), (0, 0), (1, 1)),  # one window along a row, of 5 of its 7 points
     ],
 )
 @pytest.mark.parametrize("threads", [1, 2])
