@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from tests.exact_walk import Levels, exact_levels
-from tests.random_windows import is_windowed, random_windowed_tree, random_windows
+from tests.random_windows import random_windowed_tree, random_windows
 from tilewright.compiler.count_reasons import GAPS, GUARDED
 from tilewright.compiler.counting import KernelCount, Where, count_plan
 from tilewright.compiler.plan import make_plan
@@ -46,6 +46,7 @@ from tilewright.tiles.notation import print_tree
 from tilewright.tiles.product import Product, products_of
 from tilewright.tiles.traffic import Moved
 from tilewright.tiles.tree import TileTree, to_json
+from tilewright.tiles.windows import window_reads
 
 Array = np.ndarray[Any, Any]
 
@@ -105,7 +106,7 @@ def random_case(
 
 
 def _is_chain(kernel: Kernel, products: int, windows: bool) -> bool:
-    return is_windowed(kernel) if windows else len(products_of(kernel)) == products
+    return bool(window_reads(kernel.statements)) if windows else len(products_of(kernel)) == products
 
 
 def random_chain(roll: random.Random, divisor: int = 1, products: int = 2) -> Graph:

@@ -18,14 +18,12 @@ from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import conv, elementwise, pool
 from tilewright.machine.description import Cpu
 from tilewright.operator.product_point import ProductPoint
-from tilewright.operator.products_tree import ProductsTree, products_tree
+from tilewright.operator.products_tree import ProductsTree
 from tilewright.operator.rules.cpu_fused import FusedPoint, fused_kernel
-from tilewright.operator.rules.cpu_windows import Cut, Windowed, windowed
-from tilewright.tiles.kernel import Kernel
+from tilewright.operator.rules.cpu_windows import Cut, windowed
 from tilewright.tiles.loops import SpatialLoop
 from tilewright.tiles.product import Product
 from tilewright.tiles.tree import TileTree
-from tilewright.tiles.windows import window_reads
 
 EXTENTS = (1, 2, 3, 5, 7, 8, 11, 13, 17)
 CHANNELS = (1, 2, 3, 5, 7, 8, 17)
@@ -105,21 +103,11 @@ def _activated(value: Tensor, roll: random.Random) -> Tensor:
     return ACTIVATIONS[roll.choice(("", "", "relu", "relu6"))](value)
 
 
-def is_windowed(kernel: Kernel) -> bool:
-    """Whether a kernel of products reads one of them at other points than the reader's own."""
-    return bool(window_reads(kernel.statements)) and _windowed(products_tree(kernel)) is not None
-
-
-def _windowed(tree: ProductsTree) -> Windowed | None:
-    rows = {number: each.statements for number, each in tree.rows.items()}
-    return windowed([each.work for each in tree.products], rows)
-
-
 def random_windowed_tree(roll: random.Random, tree: ProductsTree, machine: Cpu) -> TileTree:
     """Other register tiles, orders, blocks and programs for the products of a tree with windows."""
     works = [each.work for each in tree.products]
     rows = {number: each.statements for number, each in tree.rows.items()}
-    through = _windowed(tree)
+    through = windowed(works, rows)
     assert through is not None, "a value is read through windows"
     cuts, cut = through.cuts(), None
     if cuts and roll.random() < 0.9:

@@ -289,7 +289,8 @@ def reads_between(producer: Group, consumer: Group) -> list[Read]:
 def shared_loops(parts: Sequence[Group]) -> list[dict[Axis, Axis]]:
     """The loops of one kernel that the loops of each group are, through what each reads of the one before it.
 
-    Loops of the first product have their own names. Of the last group only those are there that it shares.
+    Loops of the first product have their own names. Of the last group only those are there that it shares. A loop that
+    runs on beyond a link, where windows have its border only, is no loop of the link.
     """
     found: list[dict[Axis, Axis]] = [{axis: axis for axis in parts[0].main.loops}]
     taken = {axis.name for axis in parts[0].main.loops}
@@ -299,7 +300,8 @@ def shared_loops(parts: Sequence[Group]) -> list[dict[Axis, Axis]]:
             producer.nodes[-1] if producer.kind == "rows" else producer.main,
         )
         pairs = zip(read.indices, written.axes, strict=True)
-        shared = {index: found[-1][axis] for index, axis in pairs if isinstance(index, Axis) and axis in found[-1]}
+        pairs = ((i, axis) for i, axis in pairs if isinstance(i, Axis) and axis in found[-1] and i.size <= axis.size)
+        shared = {index: found[-1][axis] for index, axis in pairs}
         if number + 1 < len(parts):
             loops = (*consumer.outer, *consumer.inner) if consumer.kind == "rows" else consumer.main.loops
             own = (axis for axis in loops if axis.extent != 1 and axis not in shared)

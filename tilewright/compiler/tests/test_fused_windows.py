@@ -232,12 +232,12 @@ def test_all_addresses_are_inside_of_their_buffers(
 
 
 def separated(shape: Sequence[int], kernel: Sequence[int], strides: Any, pads: Any, dilations: Any) -> Graph:
-    """A convolution of 1 x 1, a depthwise one of any windows, and one of 1 x 1."""
+    """A convolution of 1 x 1, a depthwise one of any windows with a bias, and one of 1 x 1."""
     b, ones = GraphBuilder("separated"), [1] * len(kernel)
     value = conv.conv(b.input("x", (2, 7, *shape), "f32"), b.input("w0", (24, 7, *ones), "f32"), name="c0")
     value = ACTIVATIONS["relu"](value)
-    depthwise = b.input("w1", (24, 1, *kernel), "f32")
-    value = conv.conv(value, depthwise, groups=24, strides=strides, pads=pads, dilations=dilations, name="c1")
+    depthwise, bias = b.input("w1", (24, 1, *kernel), "f32"), b.input("v1", (24,), "f32")
+    value = conv.conv(value, depthwise, bias, groups=24, strides=strides, pads=pads, dilations=dilations, name="c1")
     return b.finish([conv.conv(value, b.input("w2", (16, 24, *ones), "f32"), name="c2")])
 
 
@@ -254,6 +254,7 @@ def separated(shape: Sequence[int], kernel: Sequence[int], strides: Any, pads: A
         ((7, 9, 5), (3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1)),
         ((4, 13), (3, 3), (3, 1), (0, 1), (1, 1)),
         ((9, 7), (3, 5), (1, 3), (0, 0), (1, 1)),  # one window along a row, of 5 of its 7 points
+        ((9, 7), (1, 3), (1, 1), [0, 1, 2, 1], (1, 1)),  # rows of windows that have no row of the image
     ],
 )
 @pytest.mark.parametrize("threads", [1, 2])
