@@ -29,7 +29,7 @@ from tests.exact_walk import Levels, exact_levels
 from tests.random_windows import random_windowed_tree, random_windows
 from tilewright.compiler.count_reasons import GAPS, GUARDED
 from tilewright.compiler.counting import KernelCount, Where, count_plan
-from tilewright.compiler.plan import make_plan
+from tilewright.compiler.plan import Plan, make_plan
 from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError
 from tilewright.expr.evaluate import evaluate
@@ -74,16 +74,21 @@ LAST = "R: f32[b:{b}, m:{m}, p:{p}] = max(H[b, m, p], -40.0)"
 
 @dataclass(frozen=True)
 class Case:
-    """A chain, and a tree for the kernel of that name which computes it."""
+    """A chain, a tree for the kernel of that name which computes it, and the plan with this tree."""
 
     graph: Graph
     kernel: str
     tree: TileTree
+    plan: Plan
 
     @property
     def options(self) -> Options:
         """What compiles the chain with the tree."""
-        return Options(cache=False, fuse="always", trees={self.kernel: to_json(self.tree)})
+        return _options(self.kernel, self.tree)
+
+
+def _options(kernel: str, tree: TileTree) -> Options:
+    return Options(cache=False, fuse="always", trees={kernel: to_json(tree)})
 
 
 def random_case(
@@ -97,12 +102,11 @@ def random_case(
         if len(fused) != 1:
             continue
         made = random_windowed_tree if windows else random_tree
-        case = Case(graph, fused[0].name, made(roll, products_tree(fused[0].scheduled), machine))
+        name, tree = fused[0].name, made(roll, products_tree(fused[0].scheduled), machine)
         try:
-            make_plan(graph, machine, 1, case.options)
+            return Case(graph, name, tree, make_plan(graph, machine, 1, _options(name, tree)))
         except CompileError:  # registers or L2 do not hold it, or another product was matched
             continue
-        return case
 
 
 def _is_chain(kernel: Kernel, products: int, windows: bool) -> bool:
@@ -167,7 +171,7 @@ def counted(case: Case, machine: Cpu, seed: int, on: Where = "interpreter") -> l
     evaluator.
     """
     given = inputs_of(case.graph, seed)
-    found, counts = count_plan(make_plan(case.graph, machine, 1, case.options), machine, given, on)
+    found, counts = count_plan(case.plan, machine, given, on)
     _require_close(found, evaluate(case.graph, given, precise=True, wide=True))
     return counts
 
@@ -191,7 +195,7 @@ def differences(case: Case, counts: list[KernelCount], machine: Cpu) -> list[str
 
     Where steps leave elements out, and where a condition does, only these make the difference.
     """
-    kernels = {each.name: each.scheduled for each in make_plan(case.graph, machine, 1, case.options).kernels}
+    kernels = {each.name: each.scheduled for each in case.plan.kernels}
     exact: dict[str, Levels] = {}
     found = []
     for each in counts:

@@ -17,8 +17,8 @@ MACHINE = resolve_cpu("x86-64-v3")
 
 CASES = [
     *((seed, 2, False) for seed in some(range(500), 20)),
-    *((seed, 3, False) for seed in some(range(500), 8)),
-    *((seed, 2, True) for seed in some(range(500), 3)),
+    *((seed, 3, False) for seed in some(range(500), 10)),
+    *((seed, 2, True) for seed in some(range(500), 20)),
 ]
 
 
@@ -30,6 +30,7 @@ def test_a_random_tree_computes_the_chain_and_moves_what_it_says(seed: int, prod
     assert not found, "\n".join([print_tree(case.tree, indented=True), *found])
     if not set(MACHINE.features) <= set(host().features):
         return
-    run(case, MACHINE, seed)
-    if seed % (500 if windows else 125) == 0:  # machine code that writes down what it touches takes long to make
+    if seed % 250 == 0:  # machine code that writes down what it touches takes long to make
         assert counted(case, MACHINE, seed, "cpu") == counts
+    else:
+        run(case, MACHINE, seed)
