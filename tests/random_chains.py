@@ -230,13 +230,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first tree (default: 0)")
     parser.add_argument("--products", type=int, default=2, choices=(2, 3), help="of a chain (default: 2)")
     parser.add_argument("--windows", action="store_true", help="the first result is read through windows")
+    parser.add_argument("--small", action="store_true", help="smaller extents, as in the tests")
     parser.add_argument("--no-cpu", action="store_true", help="count only, compile nothing")
     parser.add_argument("--machine", default="x86-64-v3", help="default: x86-64-v3")
     arguments = parser.parse_args()
     machine, verdicts, wrong = resolve_cpu(arguments.machine), Counter[str](), 0
     for number in range(arguments.seed, arguments.seed + arguments.trees):
         roll = random.Random(number)
-        case = random_case(roll, machine, products=arguments.products, windows=arguments.windows)
+        case = random_case(
+            roll, machine, small=arguments.small, products=arguments.products, windows=arguments.windows
+        )  # fmt: skip
         try:
             counts = counted(case, machine, number)
             found = differences(case, counts, machine)

@@ -16,9 +16,9 @@ MACHINE = resolve_cpu("x86-64-v3")
 
 
 CASES = [
-    *((seed, 2, False) for seed in some(range(500), 20)),
+    *((seed, 2, False) for seed in some(range(500), 24)),
     *((seed, 3, False) for seed in some(range(500), 10)),
-    *((seed, 2, True) for seed in some(range(500), 20)),
+    *((seed, 2, True) for seed in some(range(500), 16)),
 ]
 
 
