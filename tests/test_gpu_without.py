@@ -61,7 +61,7 @@ def product(m: int, n: int, k: int, dtype: str, transpose_b: bool = False) -> Ca
 
 def convolution(b: GraphBuilder) -> Tensor:
     weights = (np.random.default_rng(1).integers(-3, 4, (9, 24, 3, 3)) / 8).astype(np.float16)
-    return elementwise.relu(conv.conv(b.input("x", (1, 24, 7, 6), "f16"), b.constant(weights), pads=1, strides=2))
+    return elementwise.relu(conv.conv(b.input("x", (1, 24, 4, 6), "f16"), b.constant(weights), pads=1, strides=2))
 
 
 def biased(b: GraphBuilder) -> Tensor:
@@ -80,9 +80,9 @@ FAMILIES = {
     "layer norm": Family(layer_norm, 1e-5),
     "sum of rows": Family(lambda b: reduce.reduce_sum(b.input("x", (5, 133), "f32"), (1,)), 1e-5),
     "largest of columns": Family(lambda b: reduce.reduce_max(b.input("x", (37, 13), "f32"), (0,)), 0.0),
-    "s8": Family(product(21, 19, 200, "i8", transpose_b=True), 0.0),
-    "tf32": Family(product(21, 19, 72, "f32", transpose_b=True), 4e-3, ("sm_80", "sm_90a"), input_precision="tf32"),
-    "tf32x3": Family(product(21, 19, 72, "f32", transpose_b=True), 2e-6, ("sm_80", "sm_90a"), input_precision="tf32x3"),
+    "s8": Family(product(21, 19, 136, "i8", transpose_b=True), 0.0),
+    "tf32": Family(product(21, 19, 40, "f32", transpose_b=True), 4e-3, ("sm_80", "sm_90a"), input_precision="tf32"),
+    "tf32x3": Family(product(21, 19, 40, "f32", transpose_b=True), 2e-6, ("sm_80", "sm_90a"), input_precision="tf32x3"),
     "f64": Family(product(13, 11, 40, "f64"), 1e-13, ("sm_80", "sm_90a")),
     "bias": Family(biased, 4e-3, ("sm_80",)),
     "wgmma": Family(product(72, 40, 120, "f16"), 4e-3, ("sm_90a",), multiprocessors=1),

@@ -65,7 +65,7 @@ def test_workers_that_compile_the_same_count_it_once(tmp_path: Path) -> None:
     assert {row["registers"] for row in rows} == {40}
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, 1])
 def test_a_session_lists_its_kernels(workers: int, tmp_path: Path) -> None:
     place, seen = tmp_path / "kernels.json", 2 if ptxas.find() else 0
     test = "tests/test_gpu_chain.py::test_element_work"

@@ -12,15 +12,14 @@ from tests import equivalents
 from tests.covering import tries
 from tests.mutations import equivalent
 from tests.mutations.errors import Mutant, mutants
-from tests.mutations.kernels import FAMILIES, code_of, run
-from tests.mutations.plant import plant, seen
+from tests.mutations.kernels import FAMILIES, code_of
+from tests.mutations.plant import plant, seen, unharmed
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_kernels_are_right_as_they_are(name: str) -> None:
     family = FAMILIES[name]
-    diagnostics, arguments, _ = run(name, code_of(name).ptx)
-    assert diagnostics == []
+    arguments, _ = unharmed(name)
     assert family.wanted is not None
     wanted = family.wanted(family.arguments())
     np.testing.assert_allclose(arguments[-1], wanted, rtol=family.tolerance, atol=family.tolerance)

@@ -16,25 +16,26 @@ PATIENCE = 20  # times the instructions of the kernel as it was, before a mutant
 
 
 @cache
-def _unharmed(name: str) -> tuple[tuple[bytes, ...], int]:
+def unharmed(name: str) -> tuple[list[Any], int]:
     """The arguments after a run of the kernel as it was, which finds nothing, and the instructions."""
     diagnostics, arguments, instructions = run(name, code_of(name).ptx)
     assert not diagnostics, diagnostics
-    return tuple(each.tobytes() for each in arguments), instructions
+    return arguments, instructions
 
 
 def seen(mutant: Mutant) -> str:
     """How an error shows: a kind of diagnostic, "refused", "wrong result"; "" where it does not."""
     lines = code_of(mutant.family).ptx.splitlines()
     lines[mutant.line - 1] = mutant.text
-    wanted, instructions = _unharmed(mutant.family)
+    wanted, instructions = unharmed(mutant.family)
     try:
         diagnostics, arguments, _ = run(mutant.family, "\n".join(lines), PATIENCE * instructions)
     except CompileError:
         return "refused"
     if diagnostics:
         return diagnostics[0].kind
-    return "" if tuple(each.tobytes() for each in arguments) == wanted else "wrong result"
+    same = all(one.tobytes() == other.tobytes() for one, other in zip(arguments, wanted, strict=True))
+    return "" if same else "wrong result"
 
 
 def plant(chosen: Sequence[Mutant]) -> dict[str, Any]:
