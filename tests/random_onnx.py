@@ -271,7 +271,9 @@ def operators_and_types(case: Case) -> set[tuple[str, ...]]:
 
 def operators_and_kinds(case: Case) -> set[tuple[str, ...]]:
     """The operators of a graph, each with what its first input holds: narrow or wide floats, integers or booleans."""
-    return {(name, *(KINDS.get(type_, "integers") for type_ in types[:1])) for name, *types in operators_and_types(case)}
+    return {
+        (name, *(KINDS.get(type_, "integers") for type_ in types[:1])) for name, *types in operators_and_types(case)
+    }
 
 
 def report(tally: Tally) -> str:

@@ -120,6 +120,7 @@ def test_counted_offsets_are_16_bytes_per_access_and_stay_where_they_are(type_: 
     assert counts.total("global", "transactions") == counts.total("global", "fewest")
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("known", [True, False], ids=["constant", "read"])
 @pytest.mark.parametrize("size", [1, 1000, 1001, 1024])
 def test_ragged_ends(size: int, known: bool) -> None:
@@ -136,6 +137,7 @@ def test_what_begins_anywhere_is_read_element_by_element() -> None:
     assert "b32" in loads(ran(text, arrays(1002, "f16"))[0])  # two halves
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("turned", [False, True], ids=["rows", "columns"])
 @pytest.mark.parametrize(("step", "kinds"), [(64, {"v4.b32"}), (72, {"v4.b32"}), (68, {"v2.b32"}), (67, {"b16"})])
 def test_offsets_that_go_round_a_loop(step: int, kinds: set[str], turned: bool) -> None:

@@ -158,6 +158,7 @@ DECIDED = {
 }  # fmt: skip
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("option", [*DECIDED, "--rebuild", "--no-cache"])
 @pytest.mark.parametrize("form", ["tile", "distributed", "ptx"])
 def test_a_tile_program_takes_no_decisions(option: str, form: str, invoke: Invoke) -> None:
@@ -179,6 +180,7 @@ def test_passes_that_run_on_a_tile_program_can_be_left_out(invoke: Invoke) -> No
         assert "--disable: error[invalid-argument]: no passes run on this program" in errors
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("option", [*DECIDED, "--no-cache"])
 @pytest.mark.parametrize("form", ["expr", "plan", "tile", "ptx"])
 def test_forms_of_a_file_take_no_decisions(option: str, form: str, invoke: Invoke) -> None:

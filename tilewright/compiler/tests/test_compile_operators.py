@@ -76,18 +76,16 @@ def constant_weights(graph: Graph) -> Graph:
 # The catalogue --------------------------------------------------------------------------------------------------------
 
 ODD: dict[str, list[dict[str, int]]] = {
-    "GMV": [{"rows": 1, "columns": 7}, {"rows": 17, "columns": 1}, {"rows": 37, "columns": 53}],
+    "GMV": [{"rows": 17, "columns": 1}, {"rows": 37, "columns": 53}, *([{"rows": 1, "columns": 7}] if FULL else [])],
     "GMM": [
         {"m": m, "n": n, "k": k}
         for m, n, k in [
             (1, 1, 1),
             (1, 17, 7),
-            (7, 1, 17),
             (17, 7, 1),
             (13, 31, 29),
-            (67, 71, 73),
             (5, 16, 64),
-            (33, 3, 5),
+            *([(7, 1, 17), (67, 71, 73), (33, 3, 5)] if FULL else []),
         ]
     ],
     "BIL": [{"n": 3, "m": 5, "k": 7, "l": 11}],
@@ -137,7 +135,7 @@ def test_catalogue(short: str) -> None:
 @pytest.mark.parametrize("dtype", ["i8", "u8", "i16", "i32", "i64"])
 def test_integer_products(dtype: str) -> None:
     rights = (dtype, {"u8": "i8", "i8": "u8"}[dtype]) if dtype in ("i8", "u8") else (dtype,)
-    sizes = [(1, 1, 1), (5, 17, 7), (3, 1, 9), (19, 23, 31), (2, 33, 64)]
+    sizes = some([(5, 17, 7), (1, 1, 1), (19, 23, 31), (3, 1, 9), (2, 33, 64)], 3)
     for (m, n, k), right, known in rows(sizes, rights, (False, True), strength=1):
         product = linalg.matmul_integer if dtype in ("i8", "u8") else linalg.matmul
         graph = built(
@@ -149,6 +147,7 @@ def test_integer_products(dtype: str) -> None:
 
 @pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "f32", "f64"])
+@pytest.mark.parametrize("constant", [False, True])
 @pytest.mark.parametrize(
     ("left", "right"),
     [
@@ -165,10 +164,9 @@ def test_integer_products(dtype: str) -> None:
         ((3, 0), (0, 5)),
     ],
 )
-def test_matmul(left: tuple[int, ...], right: tuple[int, ...], dtype: str) -> None:
+def test_matmul(left: tuple[int, ...], right: tuple[int, ...], constant: bool, dtype: str) -> None:
     graph = built(lambda b, t: linalg.matmul(b.input("a", left, t), b.input("b", right, t)), dtype)
-    check(graph)
-    check(constant_weights(graph))
+    check(constant_weights(graph) if constant else graph)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +203,7 @@ AXES = [(extents, axis) for extents in SHAPES for axis in range(len(extents))]
 
 @pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "bf16"])
-@pytest.mark.parametrize(("extents", "axis"), some(AXES, 15))
+@pytest.mark.parametrize(("extents", "axis"), some(AXES, 10))
 def test_rows(extents: tuple[int, ...], axis: int, dtype: str) -> None:
     """Softmax and norms over every axis, in one module."""
 
@@ -303,7 +301,7 @@ def test_pools(extents: tuple[int, ...], kernel: tuple[int, ...], more: dict[str
     check(built(build, dtype))
 
 
-@pytest.mark.covering
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f64"])
 @pytest.mark.parametrize("constant", [False, True])
 @pytest.mark.parametrize(
@@ -333,7 +331,7 @@ def test_convolutions(x: tuple[int, ...], w: tuple[int, ...], more: dict[str, An
 # Shapes ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16", "i8", "bool", "i64", "f64"])
+@pytest.mark.parametrize("dtype", some(["f32", "bf16", "i8", "bool", "i64", "f64"], 4))
 def test_shapes(dtype: str) -> None:
     def build(b: GraphBuilder, t: str) -> list[Tensor]:
         x, y = b.input("x", (3, 5, 17), t), b.input("y", (3, 2, 17), t)
@@ -369,7 +367,7 @@ def test_shapes(dtype: str) -> None:
     check(built(build, dtype))
 
 
-@pytest.mark.parametrize("dtype", ["f32", "i8", "f16", "i64"])
+@pytest.mark.parametrize("dtype", some(["f32", "f16", "i8", "i64"], 2))
 def test_gathers(dtype: str) -> None:
     def build(b: GraphBuilder, t: str) -> list[Tensor]:
         x = b.input("x", (5, 7, 17), t)

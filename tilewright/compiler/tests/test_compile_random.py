@@ -23,7 +23,7 @@ from tilewright.machine.registry import resolve_cpu
 from tilewright.options import Options
 from tilewright.runtime.module import Module
 
-SEEDS = tries(6, full=400)
+SEEDS = tries(4, full=400)
 OTHERS = ("x86-64-v2", "x86-64-v3", "x86-64-v4")
 RUNNABLE = [name for name in OTHERS if not missing_features(resolve_cpu(name), host())]
 Arrays = dict[str, np.ndarray[Any, Any]]

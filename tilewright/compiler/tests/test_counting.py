@@ -135,7 +135,7 @@ def reasons(counts: list[KernelCount]) -> dict[str, set[str]]:
     return {each.kernel: {row.why for rows in each.levels.values() for row in rows if row.why} for each in counts}
 
 
-@pytest.mark.covering
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("machine", [V3, V4], ids=["v3", "v4"])
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_kernels_move_what_their_trees_say(text: str, machine: Cpu, threads: int
     assert all(each.equal for each in counts)
 
 
-@pytest.mark.covering
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("machine", [V3, V4, SMALL], ids=["v3", "v4", "small"])
 @pytest.mark.parametrize("text", [SOFTMAX, NORM], ids=["softmax", "norm"])
@@ -162,7 +162,7 @@ def test_rows_keep_only_their_numbers_in_registers(text: str, machine: Cpu, thre
     assert {row.tensor for rows in only.levels.values() for row in rows if row.why} <= {"M", "T", "S", "V", "R"}
 
 
-@pytest.mark.covering
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("machine", [V3, V4], ids=["v3", "v4"])
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def transposed(size: tuple[int, int, int], dtype: str) -> Graph:
     return b.finish([elementwise.unary(shape.transpose(x, (0, 2, 1)), "neg", name="y")])
 
 
-@pytest.mark.covering
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("size", [(1, 64, 1024), (3, 33, 1024), (2, 17, 2048), (2, 1024, 33), (1, 67, 65)])
 @pytest.mark.parametrize("dtype", ["f32", "f64", "i8"])

@@ -104,7 +104,7 @@ def fusion(plan: Plan) -> Decision:
     return found
 
 
-@settings(max_examples=tries(4, full=60), deadline=None)
+@settings(max_examples=tries(2, full=60), deadline=None)
 @draws(
     image=st.tuples(st.integers(1, 3), CHANNELS, EXTENTS, EXTENTS), middle=CHANNELS, filters=CHANNELS,
     kernel=st.sampled_from([1, 3]), stride=st.integers(1, 2), bias=st.booleans(),
@@ -206,7 +206,7 @@ def kernel_of(plan: Plan, part: str) -> Kernel:
     return found
 
 
-@settings(max_examples=tries(4, full=60), deadline=None)
+@settings(max_examples=tries(2, full=60), deadline=None)
 @draws(
     image=st.tuples(st.integers(1, 3), CHANNELS, EXTENTS, EXTENTS), filters=CHANNELS,
     kernel=st.sampled_from([3, 5]), stride=st.integers(1, 2), activation=st.sampled_from(["", "relu", "relu6"]),
@@ -239,7 +239,7 @@ def networks(draw: st.DrawFn) -> tuple[tuple[int, ...], list[Layer]]:
     return image, layers
 
 
-@settings(max_examples=tries(3, full=60), deadline=None)
+@settings(max_examples=tries(2, full=60), deadline=None)
 @draws(network=networks(), threads=st.integers(1, 2))
 def test_networks_are_right_whatever_is_fused(network: tuple[tuple[int, ...], list[Layer]], threads: int) -> None:
     graph = convolutions(*network)

@@ -62,7 +62,7 @@ def fusion(plan: Plan) -> Decision:
     return found
 
 
-@settings(max_examples=tries(3, full=60), deadline=None)
+@settings(max_examples=tries(2, full=60), deadline=None)
 @example(rows=97, inner=33, columns=17, link=301, relu=True, small=True, threads=2)
 @example(rows=130, inner=7, columns=64, link=513, relu=False, small=True, threads=1)
 @example(rows=64, inner=130, columns=7, link=2, relu=False, small=False, threads=1)  # vectors along rows are cheaper
@@ -147,7 +147,7 @@ def test_a_quantised_perceptron_multiplies_bytes_in_one_kernel() -> None:
     np.testing.assert_array_equal(compile_graph(graph, threads=1, options=ALWAYS)(*values), expected)
 
 
-@settings(max_examples=tries(3, full=60), deadline=None)
+@settings(max_examples=tries(2, full=60), deadline=None)
 @example(image=(2, 7, 11, 9), middle=33, filters=17, kernel=3, depthwise=False, bias=True, threads=2)
 @example(image=(1, 17, 13, 7), middle=17, filters=31, kernel=3, depthwise=True, bias=False, threads=1)
 @draws(

@@ -75,7 +75,7 @@ def fusion(plan: Plan) -> Decision:
     return found
 
 
-@settings(max_examples=tries(4, full=12), deadline=None)
+@settings(max_examples=tries(2, full=12), deadline=None)
 @draws(
     sizes=st.tuples(st.integers(1, 3), st.integers(2, 150), *[st.integers(2, 90)] * 2, st.integers(2, 300)),
     between=st.sampled_from(["", "max(@, 0.0)", "@ * 0.5", "max(@ + V[l], 0.0)"]),
@@ -91,6 +91,7 @@ def test_one_kernel_computes_the_chain(
     np.testing.assert_array_equal(compile_graph(graph, threads=threads, options=ALWAYS)(*inputs(graph)), expected)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("sizes", [(1, 97, 50, 23, 1000), (2, 101, 33, 16, 523)])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_sums_wait_in_scratch_where_the_link_is_cut(
@@ -157,7 +158,7 @@ def attention(
         output E""")
 
 
-@settings(max_examples=tries(3, full=10), deadline=None)
+@settings(max_examples=tries(2, full=10), deadline=None)
 @draws(
     sizes=st.tuples(st.integers(1, 3), st.integers(2, 150), *[st.integers(2, 90)] * 2, st.integers(2, 300)),
     mask=st.booleans(), threads=st.integers(1, 2),

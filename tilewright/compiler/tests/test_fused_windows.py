@@ -132,7 +132,7 @@ def chains(draw: st.DrawFn) -> tuple[tuple[int, ...], list[Layer]]:
 ONE_ROW_OF_WINDOWS = [Layer(2, 1, 2), Layer(2, 3, 3)]
 
 
-@settings(max_examples=tries(5, full=100), deadline=None)
+@settings(max_examples=tries(3, full=100), deadline=None)
 @example(chain=((1, 16, 31, 23), inverted(16, 48, 17)), residual=False, threads=2, seed=1)
 @example(chain=((1, 2, 5, 7), ONE_ROW_OF_WINDOWS), residual=False, threads=1, seed=0)
 @draws(chain=chains(), residual=st.booleans(), threads=st.integers(1, 2), seed=st.integers(0, 1 << 16))
@@ -207,7 +207,7 @@ def test_points_between_windows_are_gaps() -> None:
     assert (link.why, link.model.loads, link.counted.loads, link.counted.stores) == (GAPS, 5 * 17, 3 * 17, 5 * 17)
 
 
-@settings(max_examples=tries(3, full=40), deadline=None)
+@settings(max_examples=tries(2, full=40), deadline=None)
 @example(image=(1, 2, 5, 5), middle=17, kernel=3, stride=1, depthwise=True, seed=65536)  # reads in an epilogue's loop
 @draws(
     image=st.tuples(st.integers(1, 2), st.sampled_from([2, 7]), *[st.sampled_from([5, 7, 11])] * 2),
@@ -290,6 +290,7 @@ def test_a_border_has_the_value_that_the_reader_selects(dtype: str) -> None:
     np.testing.assert_array_equal(np.asarray(found, np.float64), np.asarray(expected, np.float64))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("depthwise", [True, False])
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "f64", "i32"])
 def test_elements_of_other_types(dtype: str, depthwise: bool) -> None:

@@ -197,6 +197,7 @@ def recurrent(kind: str, steps: int, batch: int, hidden: int, directions: tuple[
     return b.finish(list(ops.gru(layer, [sigmoid, tanh] * len(directions))))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", ALL)
 def test_loops_agree_with_the_evaluator(name: str, threads: int) -> None:
@@ -239,6 +240,7 @@ def test_kernels_do_not_grow_with_the_trips(kind: str) -> None:
     assert (loop.trips, loop.end - loop.begin) == (500, 3)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(("batch", "hidden", "steps"), [(1, 1, 2), (7, 17, 13)])
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 def test_recurrent_layers_agree_with_the_evaluator(kind: str, batch: int, hidden: int, steps: int) -> None:
@@ -249,6 +251,7 @@ def test_recurrent_layers_agree_with_the_evaluator(kind: str, batch: int, hidden
     assert [launch.trips for launch in module.manifest.launches].count(steps) >= 4
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("kind", ["const", "input"])
 @pytest.mark.parametrize("initial", ["b[i]", "h[i]"])
@@ -323,6 +326,7 @@ SHARED = {
 }
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("kind", ["const", "input"])
 @pytest.mark.parametrize("name", SHARED)
 def test_parts_of_a_graph_share_what_they_multiply_by(name: str, kind: str) -> None:

@@ -89,7 +89,7 @@ def test_scan(shape: tuple[int, ...], axis: int) -> None:
     agrees(graph, {tensor.name: random_array(tensor, 3) for tensor in graph.inputs})
 
 
-@pytest.mark.parametrize("n", [15, 16, 17, 32, 100])
+@pytest.mark.parametrize("n", some([15, 16, 32, 17, 100], 3))
 def test_scan_of_neighbours(n: int) -> None:
     """Rows shorter than a vector, of whole vectors, and of some and a part; in all directions, also as maxima."""
 
@@ -103,7 +103,7 @@ def test_scan_of_neighbours(n: int) -> None:
     agrees(graph, {"x": special((3, n), "f32"), "m": special((3, n), "bool")}, threads=2)
 
 
-@pytest.mark.parametrize("dtype", ["f64", "f16", "bf16", "i64", "u8"])
+@pytest.mark.parametrize("dtype", some(["f64", "i64", "f16", "u8", "bf16"], 3))
 def test_scan_of_type(dtype: str) -> None:
     graph = built(lambda b: reduce.cum_sum(b.input("x", (5, 37), dtype), axis=1))
     agrees(graph, {"x": random_array(graph.inputs[0], 1)}, threads=2)
@@ -148,7 +148,21 @@ def test_sort_of_type(dtype: str) -> None:
 
 @pytest.mark.parametrize(
     ("n", "k"),
-    [(65, 1), (65, 16), (67, 3), (128, 8), (257, 64), (300, 65), (1000, 17), (4097, 100), (4097, 1024), (4097, 4097)],
+    some(
+        [
+            (65, 16),
+            (65, 1),
+            (67, 3),
+            (128, 8),
+            (257, 64),
+            (300, 65),
+            (1000, 17),
+            (4097, 100),
+            (4097, 4097),
+            (4097, 1024),
+        ],
+        5,
+    ),
 )
 def test_selection_of_a_few_from_many(n: int, k: int) -> None:
     def build(b: GraphBuilder) -> list[Tensor]:
@@ -179,7 +193,7 @@ INSERTED = [((37, 128), 8, 1), ((70, 31), 13, 1), ((33, 7), 2, 1), ((16, 1), 1, 
             ((5, 67, 23), 4, 1), ((3, 41, 4), 2, 1), ((1, 50, 300), 1, 2)]  # fmt: skip
 
 
-@pytest.mark.parametrize(("shape", "k", "axis"), some(INSERTED, 5))
+@pytest.mark.parametrize(("shape", "k", "axis"), some(INSERTED, 4))
 def test_insertion_in_rows_side_by_side(shape: tuple[int, ...], k: int, axis: int) -> None:
     """Whole vectors of rows and the rest, whole chunks of elements and the rest, along every dimension."""
 
@@ -192,15 +206,16 @@ def test_insertion_in_rows_side_by_side(shape: tuple[int, ...], k: int, axis: in
     agrees(graph, {"x": special(shape, "f32")}, threads=2)
 
 
-@pytest.mark.parametrize("x", ["normal", "equal", "nan", "rising", "falling"])
-def test_insertion_of_all_orders(x: str) -> None:
+def test_insertion_of_all_orders() -> None:
     """Elements that all displace others, none that does, and all alike."""
     graph = built(lambda b: reduce.top_k(b.input("x", (48, 300), "f32"), 7))
     made = random_array(graph.inputs[0])
-    rows = {"normal": made, "equal": np.full_like(made, 3), "nan": np.full_like(made, np.nan),
-            "rising": np.sort(made, 1), "falling": -np.sort(-made, 1)}[x]  # fmt: skip
-    for found, expected in zip(compile_graph(graph, "host", 1, UNCACHED)(rows), evaluate(graph, [rows]), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    given = {"normal": made, "equal": np.full_like(made, 3), "nan": np.full_like(made, np.nan),
+             "rising": np.sort(made, 1), "falling": -np.sort(-made, 1)}  # fmt: skip
+    module = compile_graph(graph, "host", 1, UNCACHED)
+    for name, rows in given.items():
+        for found, expected in zip(module(rows), evaluate(graph, [rows]), strict=True):
+            np.testing.assert_array_equal(found, expected, err_msg=name)
 
 
 @pytest.mark.parametrize("dtype", TYPES if FULL else TYPES[2::3])
@@ -263,7 +278,7 @@ def test_scatter(reduction: str) -> None:
     agrees(graph, inputs)
 
 
-@pytest.mark.parametrize("dtype", some(["f64", "f16", "i8", "i64", "bool", "bf16", "u16"], 5))
+@pytest.mark.parametrize("dtype", some(["f64", "f16", "i8", "i64", "bool", "bf16", "u16"], 3))
 def test_scatter_of_type(dtype: str) -> None:
     def build(b: GraphBuilder) -> list[Tensor]:
         x, i, u = b.input("x", (6, 18), dtype), b.input("i", (9, 18), "i64"), b.input("u", (9, 18), dtype)

@@ -193,7 +193,7 @@ def test_an_outer_product_of_registers_is_what_the_code_is_made_of() -> None:
     assert built[6, 4][1] != built[4, 6][1]
 
 
-@pytest.mark.parametrize("shape", [(4, 6), (6, 4), (2, 3), (1, 1)], ids=str)
+@pytest.mark.parametrize("shape", some([(4, 6), (6, 4), (1, 1), (2, 3)], 2), ids=str)
 def test_any_outer_product_of_registers_computes_the_same(shape: tuple[int, int]) -> None:
     for graph in (large_product(), product("f32", "f32", "f32"), convolution("f32", "f32", "f32")):
         check(graph, only(*shape, chosen(graph, "host")))
@@ -342,7 +342,7 @@ def registries(draw: st.DrawFn) -> Registry:
     return standard().without(*(name for name in INSTRUCTIONS if random.random() > kept))
 
 
-@settings(max_examples=tries(3, full=10), deadline=None)
+@settings(max_examples=tries(2, full=10), deadline=None)
 @given(registry=registries(), case=st.sampled_from(OPERATORS), seed=st.integers(0, 99))
 def test_operators_agree_with_the_evaluator_whatever_records_there_are(
     registry: Registry, case: tuple[str, dict[str, int]], seed: int
@@ -351,7 +351,7 @@ def test_operators_agree_with_the_evaluator_whatever_records_there_are(
     check(BUILD(operator, **sizes), registry, seed)
 
 
-@settings(max_examples=tries(3, full=10), deadline=None)
+@settings(max_examples=tries(2, full=10), deadline=None)
 @given(registry=registries(), graph=graphs(nodes=4, points=2048), seed=st.integers(0, 99))
 def test_random_graphs_agree_with_the_evaluator_whatever_records_there_are(
     registry: Registry, graph: Graph, seed: int

@@ -240,13 +240,14 @@ def test_a_map_is_not_computed_again_for_every_window_that_an_element_is_in() ->
 # Any operator -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(("name", "sizes"), OPERATORS, ids=[name for name, _ in OPERATORS])
 @pytest.mark.parametrize("machine", ["x86-64-v3", "znver5"])
 def test_the_compiled_graph_of_every_operator_computes_the_same(name: str, sizes: dict[str, int], machine: str) -> None:
     same(BUILD(name, **sizes), machine)
 
 
-@settings(max_examples=tries(5, full=30), deadline=None)
+@settings(max_examples=tries(3, full=30), deadline=None)
 @given(data=st.data())
 def test_the_compiled_graph_of_random_products_computes_the_same(data: st.DataObject) -> None:
     """Batched or not, both operands either way round, constant or not, after maps or not, of ragged sizes."""
@@ -274,7 +275,7 @@ def test_the_compiled_graph_of_random_products_computes_the_same(data: st.DataOb
     same(b.finish([y]), data.draw(st.sampled_from(["znver5", "x86-64-v2"])))
 
 
-@settings(max_examples=tries(4, full=20), deadline=None)
+@settings(max_examples=tries(3, full=20), deadline=None)
 @given(data=st.data())
 def test_the_compiled_graph_of_random_convolutions_computes_the_same(data: st.DataObject) -> None:
     types = data.draw(st.sampled_from([("f32", "f32", "f32"), ("u8", "i8", "i32"), ("bf16", "bf16", "f32")]))

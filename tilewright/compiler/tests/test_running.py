@@ -122,7 +122,7 @@ def always_joined() -> Iterator[None]:
 @pytest.mark.parametrize("name", GRAPHS)
 @example(points=65, dtype="f16", threads=1, seed=0)  # one element in the last step of a lane that has several
 @given(points=LENGTHS, dtype=st.sampled_from([*NUMPY]), threads=st.integers(1, 2), seed=st.integers(0, 999))
-@settings(max_examples=tries(4, full=15), deadline=None)
+@settings(max_examples=tries(3, full=15), deadline=None)
 def test_on_a_cpu_and_in_the_interpreter(name: str, points: int, dtype: str, threads: int, seed: int) -> None:
     graph = GRAPHS[name](points, dtype)
     with always_joined():

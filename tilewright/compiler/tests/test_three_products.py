@@ -112,7 +112,7 @@ def require_right(graph: Graph, options: Options = ALWAYS, threads: int = 1, mac
 # Right ----------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=tries(3, full=60), deadline=None)
+@settings(max_examples=tries(2, full=60), deadline=None)
 @example(sizes=(3, 17, 7, 31, 13, 29), epilogues=("max(@, 0.0)", "@ * 0.5", "max(@, 0.0)"), threads=2)
 @example(sizes=(1, 97, 2, 7, 2, 1), epilogues=("", "", ""), threads=1)
 @example(sizes=(2, 1, 17, 7, 17, 7), epilogues=("", "max(@, 0.0)", ""), threads=2)
@@ -317,12 +317,14 @@ def test_a_tree_that_was_given_is_what_runs() -> None:
         require_right(graph, smaller, machine=MACHINE)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("cut", ["k", "l", "n"])
 @pytest.mark.parametrize("epilogues", [("", "", ""), ("max(@, 0.0)", "@ * 0.5", "@ * 2.0")])
 def test_sums_of_any_of_three_products_wait_from_block_to_block(cut: str, epilogues: tuple[str, str, str]) -> None:
     require_right_with_blocks(chain((2, 97, 65, 130, 131, 40), epilogues), "kln".index(cut))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("product", range(3))
 @pytest.mark.parametrize("relu", [False, True])
 def test_sums_of_bf16_wait_in_wider_memory(product: int, relu: bool) -> None:

@@ -155,7 +155,7 @@ def copies(module: Module) -> list[str]:
     return [launch.name for launch in module.manifest.launches if not launch.flops and "border" not in launch.name]
 
 
-@settings(max_examples=tries(4, full=40), deadline=None)
+@settings(max_examples=tries(2, full=40), deadline=None)
 @given(st.data())
 def test_random_grouped_convolutions(data: st.DataObject) -> None:
     """Between other nodes, which read the merged channels in windows, along sums, and point by point."""

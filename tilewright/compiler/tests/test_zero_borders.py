@@ -52,7 +52,7 @@ def plan_of(graph: Graph, machine: str = "x86-64-v3") -> Plan:
 
 
 @given(networks())
-@settings(max_examples=tries(4, 200), deadline=None)
+@settings(max_examples=tries(2, 200), deadline=None)
 def test_later_calls_find_the_border_as_it_was(graph: Graph) -> None:
     """After a call of which every value is NaN."""
     module = compile_graph(graph, "host", threads=1, options=OPTIONS)

@@ -44,7 +44,7 @@ def _pipelined(kernel: Kernel, every: bool) -> Kernel:
     return Kernel(statements, row_tree(statements, [SpatialLoop(outer, 1, 2)], (vector, points), lanes, starts=starts))
 
 
-@pytest.mark.covering
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("build", [_softmax, _norm])
 @pytest.mark.parametrize(("rows", "columns"), [(7, 100), (33, 64), (2, 17), (5, 1000), (3, 64)])
 @pytest.mark.parametrize("threads", [1, 2])

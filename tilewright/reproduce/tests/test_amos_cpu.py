@@ -70,7 +70,7 @@ def test_a_report_is_json_and_tables() -> None:
 
 
 def test_a_small_layer_is_searched_and_timed() -> None:
-    bench = cpu._Bench(host(), hierarchy(host(), cores=1), trials=2)
+    bench = cpu._Bench(host(), hierarchy(host(), cores=1), trials=1)
     found = bench.floats("small", SMALL)
     assert Layer.from_json(json.loads(json.dumps(found.to_json()))).to_json() == found.to_json()
     assert set(found.contenders) == {JOINT, UNIT, MATRIX, NONE, NHWC}
@@ -83,7 +83,7 @@ def test_a_small_layer_is_searched_and_timed() -> None:
 
 
 def test_integer_layers_have_a_template_of_channels() -> None:
-    found = cpu._Bench(host(), hierarchy(host(), cores=1), trials=2).integers("small", SMALL).contenders[TEMPLATE].found
+    found = cpu._Bench(host(), hierarchy(host(), cores=1), trials=1).integers("small", SMALL).contenders[TEMPLATE].found
     assert found is not None
     assert {trial.choice.mapping.vector for trial in found.trials} == {"w"}
     assert all(len(trial.choice.mapping.loops[2]) == 1 for trial in found.trials) or "dp" not in found.decision.chosen

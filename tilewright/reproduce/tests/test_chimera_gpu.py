@@ -23,7 +23,7 @@ def claim(report: gpu.Report, subject: str) -> Claim:
 @pytest.fixture(scope="module")
 def timed() -> gpu.Report:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(gpu.SIZES, "G1", (1, 64, 64, 64, 64))  # which the emulator runs in a second
+        patch.setitem(gpu.SIZES, "G1", (1, 32, 32, 32, 32))  # which the emulator runs in a second
         patch.setattr(gpu, "opened", lambda _: (open_driver("emulator"), ""))
         for name, few in (("TURNS", 1), ("CALLS", 1), ("CALLS_OF_A_GRAPH", 2)):
             patch.setattr(gpu, name, few)
@@ -53,9 +53,9 @@ def test_on_a_device_both_ways_are_timed_and_right(timed: gpu.Report) -> None:
 
 
 def test_a_contender_that_computes_something_else_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(gpu.SIZES, "G1", (1, 64, 64, 64, 64))  # which the emulator runs in a second
+    monkeypatch.setitem(gpu.SIZES, "G1", (1, 32, 32, 32, 32))  # which the emulator runs in a second
     monkeypatch.setattr(gpu, "opened", lambda _: (open_driver("emulator"), ""))
-    monkeypatch.setattr(gpu._Ours, "result", lambda self: np.zeros((1, 64, 64)))
+    monkeypatch.setattr(gpu._Ours, "result", lambda self: np.zeros((1, 32, 32)))
     with pytest.raises(AssertionError, match=f"{ONE} computes another chain"):
         gpu.report(("G1",))
 

@@ -235,7 +235,7 @@ scf.for %k = %one to %three step %one {
 THREADS = {"pieces": PIECES, "downwards": DOWNWARDS, "counted, downwards": COUNTED}
 
 
-@pytest.mark.covering
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("type_", TYPES)
 @pytest.mark.parametrize("name", CASES)
@@ -244,7 +244,7 @@ def test_accesses_go_where_the_program_says(name: str, type_: str, machine: str)
     check(parse_module(text), distributed(text, machine), type_)
 
 
-@pytest.mark.covering
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("type_", TYPES)
 @pytest.mark.parametrize("name", THREADS)

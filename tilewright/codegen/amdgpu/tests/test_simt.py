@@ -152,6 +152,7 @@ def test_a_barrier_orders_global_memory_that_threads_pass_on() -> None:
     assert "s_waitcnt_vscnt" in between
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("machine", LANES)
 @pytest.mark.parametrize(("elements", "valid"), [(4, ""), (8, ""), (8, " valid %n")])
 def test_copies_become_loads_and_stores(elements: int, valid: str, machine: str) -> None:
@@ -174,7 +175,7 @@ def test_copies_become_loads_and_stores(elements: int, valid: str, machine: str)
     assert any(name.startswith("buffer_store") for name in found)
 
 
-@pytest.mark.covering
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("machine", LANES)
 @pytest.mark.parametrize("space", ["", ', "shared"'])
 @pytest.mark.parametrize(

@@ -127,6 +127,7 @@ DTYPES = {
 }  # fmt: skip
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("machine", ["sm_75", "sm_80"])
 @pytest.mark.parametrize("source", CASTS)
 def test_casts(source: str, machine: str) -> None:
@@ -157,6 +158,7 @@ def test_casts(source: str, machine: str) -> None:
     agree(kernel(body, ", ".join(views)), arrays, machine)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("kind", ["sum", "prod", "max", "min"])
 @pytest.mark.parametrize("type_", ["f32", "f16", "bf16", "i32", "i8"])
 def test_reductions(type_: str, kind: str) -> None:

@@ -96,6 +96,7 @@ def test_alignment_can_be_promised() -> None:
     assert "ld.global.nc.v" not in agree(kernel(body.format(""), views), arrays).ptx
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("type_", ["f16", "f32", "f64", "i8"])
 @pytest.mark.parametrize("n", [128, 125, 1, 6])
 def test_bounds_cut_at_any_element(n: int, type_: str) -> None:

@@ -101,6 +101,7 @@ def test_one_lane_of_every_warp_is_elected() -> None:
     assert code.ptx.count("elect.sync") == 1
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("machine", ["sm_75", "sm_80", "sm_90a"])
 @pytest.mark.parametrize(("count", "valid"), [(8, None), (8, "%t"), (4, "%t"), (2, None)])
 def test_asynchronous_copies(count: int, valid: str | None, machine: str) -> None:
@@ -184,7 +185,7 @@ def _atomics() -> list[tuple[str, str, str, str]]:
             kinds += [(kind, "") for kind in ("and", "or", "xor")]
         if type_[0] == "i":
             kinds += [(kind, "unsigned ") for kind in ("max", "min")]
-        for number, (kind, unsigned) in enumerate(kinds, turn):
+        for number, (kind, unsigned) in enumerate(kinds if FULL else kinds[turn % 2 :: 2], turn):
             spaces = ("global", "shared") if FULL else (("global", "shared")[number % 2],)
             found += [(type_, kind, unsigned, space) for space in spaces]
     return found

@@ -52,7 +52,7 @@ def agrees(proto: Any, **feeds: Any) -> Graph:
     return graph
 
 
-@pytest.mark.covering
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize(("steps", "batch", "hidden"), [(1, 1, 1), (2, 7, 17), (13, 1, 17), (13, 7, 1)])
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
@@ -90,6 +90,7 @@ def scan(steps: int, axes: tuple[int, int] = (0, 0), backwards: tuple[int, int] 
     return model([node], inputs, [value("s", [3, 4]), value("y", shapes[1])], [constant("w", rand(4, 4))])
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("steps", [1, 2, 13])
 @pytest.mark.parametrize(("axes", "backwards"), [((0, 0), (0, 0)), ((1, 2), (1, 0)), ((2, 1), (0, 1))])
 def test_scan(steps: int, axes: tuple[int, int], backwards: tuple[int, int]) -> None:

@@ -86,6 +86,7 @@ MODULES: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...]]] = {
 }
 
 
+@pytest.mark.covering(1)
 @pytest.mark.skipif(not FULL, reason="minutes: with --full")
 @pytest.mark.parametrize("opset", [18, 23])
 @pytest.mark.parametrize("name", MODULES)

@@ -95,6 +95,7 @@ def test_plans_say_whether_they_compute_something_again(name: str) -> None:
         assert set(broken) <= {"Recomputation"}
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("name", CHAINS)
 @pytest.mark.parametrize("best", [1, 5])
 def test_the_best_candidates_are_found_without_solving_all(name: str, best: int) -> None:
