@@ -107,8 +107,11 @@ def check(build: Build, choose: Any = by_boxes, **options: Any) -> Compiled:
     [
         ((3, 64, 7, 7), (72, 64, 3, 3), {"pads": 1}),
         ((5, 40, 9, 11), (24, 40, 3, 3), {"pads": 1}),  # a slice of k beyond the channels
-        *([((1, 64, 10, 12), (40, 64, 3, 3), {"pads": (1, 0)}),
-           ((2, 72, 8, 8), (16, 72, 5, 5), {"pads": 2})] if FULL else []),
+        *(
+            [((1, 64, 10, 12), (40, 64, 3, 3), {"pads": (1, 0)}), ((2, 72, 8, 8), (16, 72, 5, 5), {"pads": 2})]
+            if FULL
+            else []
+        ),
         ((2, 32, 12, 11), (40, 32, 3, 3), {"pads": 2, "dilations": 2}),
         ((2, 32, 9, 20), (16, 32, 1, 3), {"pads": (0, 1)}),
         ((1, 24, 13, 10), (33, 24, 3, 3), {"pads": 1, "strides": 2}),  # one image: 5 dimensions

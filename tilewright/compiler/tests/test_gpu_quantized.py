@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.covering import FULL, rows
+from tests.covering import FULL, rows, some
 from tilewright.compiler.compile import compile_graph
 from tilewright.compiler.tests.test_gpu_products import Build, check, products, ptx
 from tilewright.compiler.tests.test_quantized_products import MODELS, TYPES
@@ -49,7 +49,7 @@ def test_every_pair_of_signs_at_ragged_sizes(
     assert f".s32.{name[:2]}.{name[-2:]}.s32" in ptx(module)
 
 
-@pytest.mark.parametrize(("x", "w", "name"), SIGNS)
+@pytest.mark.parametrize(("x", "w", "name"), some(SIGNS, 2))
 def test_products_of_four_warps(x: str, w: str, name: str) -> None:
     module = check(product(x, w, (256, 256, 256), "b"), "sm_90a")
     assert re.fullmatch(rf"wgmma_m64n\d+k32_{name}_s32", products(module)[0]["instruction"])
