@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.covering import FULL
+from tests.covering import FULL, some
 from tilewright.codegen.nvptx import ptxas
 from tilewright.codegen.nvptx.pipeline import PtxCode, generate
 from tilewright.compiler import gpu, gpu_borders
@@ -213,7 +213,7 @@ def test_what_is_outside_is_masked_where_threads_copy_it_all_the_same() -> None:
 
 
 @pytest.mark.usefixtures("boxes_wherever_they_can_be")
-@pytest.mark.parametrize("choose", [by_boxes, by_warps, None])
+@pytest.mark.parametrize("choose", some([by_boxes, by_warps, None], 2))
 def test_an_image_whose_border_is_not_in_memory_may_lie_in_another_order_than_the_result(choose: Any) -> None:
     """Rows of a tile follow the result, and memory follows what wrote the image."""
 

@@ -15,7 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from xdsl.dialects import scf
 
-from tests.covering import tries
+from tests.covering import some, tries
 from tilewright.codegen.nvptx.pipeline import generate
 from tilewright.compiler import gpu, gpu_fused
 from tilewright.compiler.compile import compile_graph
@@ -128,7 +128,7 @@ def test_of_other_gpus(machine: str) -> None:
     check(attending((65, 70, 32)), machine=machine)
 
 
-@pytest.mark.parametrize(("rows", "keys", "offset"), [(257, 130, -60), (300, 320, 0)])
+@pytest.mark.parametrize(("rows", "keys", "offset"), some([(257, 130, -60), (300, 320, 0)], 1))
 def test_blocks_that_stay_count_trips_of_uneven_tiles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, keys: int, offset: int
 ) -> None:
@@ -143,7 +143,7 @@ def test_blocks_that_stay_count_trips_of_uneven_tiles(
     np.testing.assert_allclose(found, wanted.astype(np.float64), rtol=2e-3, atol=4e-3)
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("causal", some([True, False], 1))
 def test_blocks_that_stay_with_k_tiles_in_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, causal: bool
 ) -> None:
