@@ -56,7 +56,6 @@ def run(node: object, **inputs: np.ndarray) -> list[np.ndarray]:
     return evaluate(import_model(model), given)
 
 
-@pytest.mark.covering(1)
 @pytest.mark.parametrize("length", [1, 6, 7, 90])
 @pytest.mark.parametrize("padded", [0, 3, -2])
 def test_transforms_of_real_and_complex_numbers(length: int, padded: int) -> None:

@@ -33,7 +33,6 @@ def model_of(shape: tuple[int, ...], opset: int, axis: int, length: int | None, 
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("opset", [17, 20])
 @pytest.mark.parametrize("length", [None, 4, 9])
 @pytest.mark.parametrize(("parts", "inverse", "onesided"), [(1, 0, 0), (1, 0, 1), (2, 0, 0), (2, 1, 0), (1, 1, 0)])

@@ -125,7 +125,6 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.covering(1)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
 @pytest.mark.parametrize("levels", [LEVELS, CLOUD])
 def test_trees_are_legal_with_open_and_with_drawn_factors(
