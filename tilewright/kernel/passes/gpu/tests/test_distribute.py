@@ -69,7 +69,6 @@ def test_element_work_with_a_ragged_end(elements: int, warps: int) -> None:
     check(programs.add(elements, 256), [floats(elements), np.zeros(elements, np.float32)], warps)
 
 
-@pytest.mark.covering(1)
 @pytest.mark.parametrize("warps", [1, 2, 4, 8])
 @pytest.mark.parametrize(("rows", "columns"), [(8, 128), (1, 512), (32, 4), (2, 1)])
 def test_softmax(rows: int, columns: int, warps: int) -> None:
