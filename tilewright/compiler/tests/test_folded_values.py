@@ -70,7 +70,7 @@ def samples(dtype: str, count: int) -> tuple[Array, Array]:
     return x.astype(dtypes.numpy_dtype(dtype)), y.astype(dtypes.numpy_dtype(dtype))
 
 
-@pytest.mark.parametrize(("part", "dtype"), enumerate(some(["f32", "f64", "bf16", "f16"], 2)))
+@pytest.mark.parametrize(("part", "dtype"), list(enumerate(some(["f32", "f64", "bf16", "f16"], 2))))
 def test_folded_operators_are_what_runs(part: int, dtype: str) -> None:
     arrays = samples(dtype, 67)  # 4 * 67 is not a multiple of any vector
     builders = {**BUILDERS, **CHAINS} if dtypes.wide(dtype) != dtype else BUILDERS
