@@ -300,8 +300,11 @@ def shared_loops(parts: Sequence[Group]) -> list[dict[Axis, Axis]]:
             producer.nodes[-1] if producer.kind == "rows" else producer.main,
         )
         pairs = zip(read.indices, written.axes, strict=True)
-        pairs = ((i, axis) for i, axis in pairs if isinstance(i, Axis) and axis in found[-1] and i.size <= axis.size)
-        shared = {index: found[-1][axis] for index, axis in pairs}
+        shared = {
+            index: found[-1][axis]
+            for index, axis in pairs
+            if isinstance(index, Axis) and axis in found[-1] and index.size <= axis.size
+        }
         if number + 1 < len(parts):
             loops = (*consumer.outer, *consumer.inner) if consumer.kind == "rows" else consumer.main.loops
             own = (axis for axis in loops if axis.extent != 1 and axis not in shared)
