@@ -48,13 +48,6 @@ EXPLAINED: dict[str, str] = {
 }
 
 
-KINDS = {
-    "float16": "narrow floats", "bfloat16": "narrow floats", "float32": "floats", "float64": "floats",
-    "bool": "booleans",
-}  # fmt: skip
-"""Types of elements that are computed in one way; all others are integers."""
-
-
 @dataclass
 class Case:
     """A graph: its seed, the draft of it, and the outputs that are compared."""
@@ -267,13 +260,6 @@ def operators_and_types(case: Case) -> set[tuple[str, ...]]:
     """The operators of a graph, each with the types of its inputs."""
     types = case.draft.types
     return {(node.op_type, *(str(types[name][0]) for name in node.input if name)) for node in case.draft.nodes}
-
-
-def operators_and_kinds(case: Case) -> set[tuple[str, ...]]:
-    """The operators of a graph, each with what its first input holds: narrow or wide floats, integers or booleans."""
-    return {
-        (name, *(KINDS.get(type_, "integers") for type_ in types[:1])) for name, *types in operators_and_types(case)
-    }
 
 
 def report(tally: Tally) -> str:
