@@ -13,7 +13,8 @@ Factors may be arrays: one evaluation then covers all trees of one topology.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,8 @@ from tilewright.tiles.topology import LoopAt, Topology, bound
 from tilewright.tiles.traffic import Moved, Traffic, sum_of
 from tilewright.tiles.tree import Binding, Kind, Path, Scope, Tile, TileTree
 from tilewright.tiles.turns import Frame, Known, Line, Part, Parts, Point, Turn
+
+MOST_STEPS = 250_000  # of a tree in a batch: a search does not wait for walks of its trees
 
 
 def movement(
@@ -158,7 +161,7 @@ class Boundaries:
         return Moved(*(np.array([getattr(one, kind) for one in found]) for kind in ("loads", "fills", "stores")))
 
     def _walks(self, point: Point) -> list[EqualSteps]:
-        """The walk of each tree."""
+        """The walk of each tree. Raises Unanalysable where one takes long, in a batch where one has many steps."""
         if point.walked is None:
             rows = 1
             for factor in point.factors.values():
@@ -167,6 +170,8 @@ class Boundaries:
                 {loop: int(f[row]) if isinstance(f, np.ndarray) else f for loop, f in point.factors.items()}
                 for row in range(rows)
             ]
+            if point.in_batch:
+                _require_few_steps(self.topology, trees)
             point.walked = [EqualSteps(self.topology, factors, compat_evict=self.compat_evict) for factors in trees]
         return point.walked
 
@@ -475,3 +480,15 @@ class Boundaries:
 
 def _is_one(factor: Number) -> bool:
     return not isinstance(factor, np.ndarray) and factor == 1
+
+
+def _require_few_steps(topology: Topology, trees: Sequence[Mapping[LoopAt, int]]) -> None:
+    """Raises Unanalysable where the walk of one of these trees may take long, which only the walk itself would tell."""
+    for factors in trees:
+        steps = sum(prod(factors[loop] for loop in topology.above(place)) for place in topology.places.values())
+        if steps > MOST_STEPS:
+            why = "a mask ends its loops early" if topology.seen else "it has values that are read through windows"
+            raise Unanalysable(
+                f"{why}, so that it is walked, and a tree of {steps:,} steps is not walked in a batch",
+                where="tile tree", help=f"one tree at a time, or {MOST_STEPS:,} steps at most",
+            )  # fmt: skip
