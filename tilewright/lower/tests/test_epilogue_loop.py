@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright.compiler import products
+from tilewright.compiler import cpu_products
 from tilewright.compiler.compile import build
 from tilewright.compiler.plan import make_plan
 from tilewright.decision import ASKED, Decision
@@ -38,7 +38,7 @@ EPILOGUES: dict[str, Callable[[Tensor], Tensor]] = {
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every epilogue is a loop, on every machine."""
     chosen = Decision("epilogue", "a loop", ASKED)
-    monkeypatch.setattr(products, "epilogue_in_loop", lambda *given: (True, chosen))
+    monkeypatch.setattr(cpu_products, "epilogue_in_loop", lambda *given: (True, chosen))
 
 
 def product(epilogue: str, m: int, k: int, n: int, dtype: str = "f32") -> tuple[Graph, list[Array]]:
