@@ -40,8 +40,8 @@ SMALLEST_DEPTH = 16  # points of a k loop that is cut in two
 class Operands:
     """Both operands of a product on their way to its kernel, and the loops that walk them.
 
-    `a` is the read of the broadcast operand, `depth` has the loops of the kernel that sum, outermost first; `together`
-    are sums that run as one loop; `walked` says by which loops of the kernel addresses walk sums that were fused or
+    `a` is the read of the broadcast operand, `depth` has the loops of the kernel that sum, outermost first; `fused`
+    are sums that run as one loop; `linearised` says by which loops of the kernel addresses walk sums that were fused or
     cut. The vector operand is stored in panels if it `packs`. `relayouts` are the nodes that store operands in another
     order, `packed` what the node reads instead. `producers` are maps that relayouts compute.
     """
@@ -52,8 +52,8 @@ class Operands:
         self.node = group.main
         self.target = group.nodes[-1].output  # until it is placed
         self.a, self.depth = product.a, product.depth
-        self.together: tuple[Axis, ...] = ()
-        self.walked: dict[Axis, Expr] = {}
+        self.fused: tuple[Axis, ...] = ()
+        self.linearised: dict[Axis, Expr] = {}
         self.whole_groups = self.packs = False
         self.relayouts: list[Compute] = []
         self.packed: dict[Read, Expr] = {}
@@ -109,7 +109,7 @@ class Operands:
             padded=tuple(name for name, padded in ends.items() if padded),
         )
         work = replace(work, mapping=how)
-        work = replace(work.walked_by(self.walked), shapes=product.shapes)
+        work = replace(work.walked_by(self.linearised), shapes=product.shapes)
         if self.joins:
             return work
         return merge_product_loops(work, product.mapping.sets[0] if product.fixed else None)
@@ -182,9 +182,9 @@ class Operands:
             return
         if -(-m * n // group) >= m * -(-n // group):
             return
-        self.together = (first, second)
+        self.fused = (first, second)
         fused = Axis(Index.of(first, second).name, m * n)
-        self.walked = {first: Const(0, INDEX), second: fused}
+        self.linearised = {first: Const(0, INDEX), second: fused}
         planning.plan.decisions.append(
             Decision(
                 f"reductions of {self.node.name}",
@@ -288,7 +288,7 @@ class Operands:
     def _plain_operand(self) -> Operand:
         """b before it is packed, row by row where the node does not read it like this."""
         planning, b = self.planning, self.product.b
-        if (self.together or not is_plain(b)) and b.tensor.name not in planning.buffers:
+        if (self.fused or not is_plain(b)) and b.tensor.name not in planning.buffers:
             return self._in_vector_rows()
         if b.tensor.name in planning.plan.stored:
             stored = planning.plan.stored[b.tensor.name]
@@ -304,7 +304,7 @@ class Operands:
 
     def _sums(self) -> list[Index]:
         """The k loops as indices of b."""
-        fused = [Index.of(*self.together)] if self.together else []
+        fused = [Index.of(*self.fused)] if self.fused else []
         return [*map(Index.of, self.depth[: len(self.depth) - len(fused)]), *fused]
 
     def block_of_depth(self, work: Product, point: ProductPoint) -> int:
@@ -329,7 +329,7 @@ class Operands:
         outside = Axis(claim(f"{last.name}.0", taken), last.size // block)
         inside = Axis(claim(f"{last.name}.1", taken), block)
         parts: dict[Axis, Expr] = {last: outside * block + inside}
-        self.walked = parts | {axis: substitute(value, parts) for axis, value in self.walked.items()}
+        self.linearised = parts | {axis: substitute(value, parts) for axis, value in self.linearised.items()}
         self.depth = (outside, *self.depth[:-1], inside)
 
     def _packed_operand(self, width: int, block: int) -> Operand:

@@ -144,9 +144,7 @@ class ProductPlan:
         height = prod(tile[axis.name] for axis in rows)
         vectors = -(-tile[work.columns.name] // work.lanes)
         parts = [(own or {}).get(part, part) for axis in rows for part in work.stands_for(axis)]
-        sums = (
-            self.node.reduce if self.product.group == 1 else self.operands.together or work.stands_for(work.depth[-1])
-        )
+        sums = self.node.reduce if self.product.group == 1 else self.operands.fused or work.stands_for(work.depth[-1])
         return self.product.running(parts, sums, (height, vectors))
 
     def _place_target(self) -> Tensor:

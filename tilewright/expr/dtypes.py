@@ -71,6 +71,11 @@ def _word(dtype: object) -> str:
     return found.name if found.isnative else ""
 
 
+def _require_known(dtype: DType) -> None:
+    if dtype not in DTYPES:
+        raise InvalidExpression(f"unknown dtype {dtype!r}", help=f"one of {', '.join(DTYPES)}")
+
+
 @cache
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:
     """The NumPy dtype of `dtype`; bf16 is `ml_dtypes.bfloat16`."""
@@ -79,8 +84,7 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
 
         brain: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
         return brain
-    if dtype not in _NUMPY:
-        raise InvalidExpression(f"unknown dtype {dtype!r}", help=f"one of {', '.join(DTYPES)}")
+    _require_known(dtype)
     found: np.dtype[Any] = np.dtype(_NUMPY[dtype])
     return found
 
@@ -119,8 +123,7 @@ def wide(dtype: DType) -> DType:
 
 def bits(dtype: DType) -> int:
     """Storage bits; bool is stored as one byte."""
-    if dtype not in DTYPES:
-        raise InvalidExpression(f"unknown dtype {dtype!r}", help=f"one of {', '.join(DTYPES)}")
+    _require_known(dtype)
     return _BITS[dtype]
 
 

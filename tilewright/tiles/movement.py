@@ -489,6 +489,6 @@ def _require_few_steps(topology: Topology, trees: Sequence[Mapping[LoopAt, int]]
         if steps > MOST_STEPS:
             why = "a mask ends its loops early" if topology.seen else "it has values that are read through windows"
             raise Unanalysable(
-                f"{why}, so that it is walked, and a tree of {steps:,} steps is not walked in a batch",
+                f"{why}, and such a tree of {steps:,} steps is not analysed in a batch",
                 where="tile tree", help=f"one tree at a time, or {MOST_STEPS:,} steps at most",
             )  # fmt: skip

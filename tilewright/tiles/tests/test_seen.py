@@ -57,12 +57,12 @@ def test_a_walk_of_too_many_steps_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     movement(parse_tree(TREE.format("for", "")), MASKED)  # which is not walked
 
 
-def test_in_a_batch_trees_of_many_steps_are_refused_before_they_are_walked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_batch_trees_of_many_steps_are_refused_before_their_walk(monkeypatch: pytest.MonkeyPatch) -> None:
     """A search evaluates hundreds of them."""
     tree = parse_tree(TREE.format("for", ' with seen("l", 2)').replace("l:4", "l"))
     alone = movement(tree, MASKED, factors=[4]).at("L1")
     monkeypatch.setattr("tilewright.tiles.movement.MOST_STEPS", 100)
-    with pytest.raises(Unanalysable, match="a tree of 128 steps is not walked in a batch") as caught:
+    with pytest.raises(Unanalysable, match="such a tree of 128 steps is not analysed in a batch") as caught:
         movement(tree, MASKED, factors=[[2], [4]])
     assert caught.value.help == "one tree at a time, or 100 steps at most"
     assert movement(tree, MASKED, factors=[4]).at("L1") == alone
