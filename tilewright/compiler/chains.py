@@ -346,7 +346,7 @@ def over_shared_loops(works: Sequence[Product], parts: Sequence[Group], border: 
         each = work.renamed(loops)
         if not place:
             begins = {loops[axis]: loops[axis] + low for axis, (low, _) in _touched(parts).items() if low}
-            each = each.walked_by(begins)
+            each = each.with_substituted_loops(begins)
         if place:
             link = parts[place - 1].nodes[-1]
             here: Expr = Read(_value_of(parts[place - 1]), ())

@@ -20,7 +20,7 @@ from tilewright.expr.rewrite import inline, substitute, transform
 from tilewright.graph.groups import Group
 from tilewright.instruction.order import Index, Order
 from tilewright.instruction.panels import panels, vector_rows, with_last
-from tilewright.instruction.products import MappedProduct, is_plain, loops_of, walked_dimension
+from tilewright.instruction.products import MappedProduct, contiguous_dimension, is_plain, loops_of
 from tilewright.instruction.relayout import named_by_content, packed
 from tilewright.layouts import Packed, permuted, row_major
 from tilewright.machine.description import Cpu
@@ -109,7 +109,7 @@ class Operands:
             padded=tuple(name for name, padded in ends.items() if padded),
         )
         work = replace(work, mapping=how)
-        work = replace(work.walked_by(self.linearised), shapes=product.shapes)
+        work = replace(work.with_substituted_loops(self.linearised), shapes=product.shapes)
         if self.joins:
             return work
         return merge_product_loops(work, product.mapping.sets[0] if product.fixed else None)
@@ -129,7 +129,7 @@ class Operands:
         source, product = self.a.tensor, self.product
         if source.name not in self.producers and not self._wants_neighbours(self.planning.layout(source)):
             return
-        dim = self._walked_dimensions()[-1]
+        dim = self._contiguous_dimensions()[-1]
         reason = f"{product.instruction} takes {product.group} neighbours of dimension {dim} at once"
         self._store_again(*with_last(source, dim), reason)
 
@@ -142,12 +142,12 @@ class Operands:
             return False
         bordered = any(front or back for front, back in layout.halo)
         constant = product.a.tensor.name in self.planning.constants
-        return bool(self._walked_dimensions()) and not bordered and not constant
+        return bool(self._contiguous_dimensions()) and not bordered and not constant
 
-    def _walked_dimensions(self) -> list[int]:
-        """The dimensions of a in which a sum that indexes b walks neighbours."""
-        walked = [walked_dimension(self.product.a, axis) for axis in self.product.walked]
-        return sorted(dim for dim in walked if dim is not None)
+    def _contiguous_dimensions(self) -> list[int]:
+        """The dimensions of a along which a reduction loop that indexes b takes neighbours."""
+        found = [contiguous_dimension(self.product.a, axis) for axis in self.product.contiguous_sums]
+        return sorted(dim for dim in found if dim is not None)
 
     def _store_again(self, read: Read, order: Order, reason: str) -> None:
         """Let the broadcast operand be a copy of its whole tensor, which `read` takes, in another order."""
@@ -157,7 +157,7 @@ class Operands:
         self.packed[self.product.a] = self.a
 
     def _ordered_depth(self) -> tuple[Axis, ...]:
-        """The sums with the one that walks neighbours of a innermost; for an instruction on groups, one in b."""
+        """The reduction loops, that which takes neighbours of a innermost; for an instruction on groups, one in b."""
         form = affine(address(self.planning.layout(self.a.tensor), self.a.indices))
         assert form is not None
         in_b = loops_of(self.product.b) if self.product.group > 1 else self.depth
@@ -234,8 +234,8 @@ class Operands:
         return self._work(self._plain_operand())
 
     def _summed_dimensions(self) -> list[int]:
-        """The dimensions of a in which sums walk neighbours, that with the longest sum last."""
-        found = [(axis.size, walked_dimension(self.product.a, axis)) for axis in self.depth]
+        """The dimensions of a along which reduction loops take neighbours, that of the longest loop last."""
+        found = [(axis.size, contiguous_dimension(self.product.a, axis)) for axis in self.depth]
         return [dim for _, dim in sorted((size, dim) for size, dim in found if dim is not None)]
 
     def spread_rows(self, work: Product, point: ProductPoint, blocks: Mapping[str, int]) -> Product:

@@ -21,7 +21,7 @@ from tilewright.graph.groups import Group
 from tilewright.instruction.block_tiles import Candidate, Ranking, Reading
 from tilewright.instruction.gpu_products import block_shape
 from tilewright.instruction.panels import with_last
-from tilewright.instruction.products import MappedProduct, walked_dimension
+from tilewright.instruction.products import MappedProduct, contiguous_dimension
 from tilewright.instruction.relayout import packed
 from tilewright.layouts.access import SECTOR_BYTES
 from tilewright.machine.description import Gpu
@@ -169,14 +169,14 @@ def _factor(planning: Planning, product: MappedProduct) -> Stored:
     in_a, in_b = (affine(address(planning.layout(read.tensor), read.indices)) for read in (product.a, product.b))
     assert in_a is not None
     assert in_b is not None
-    walked = [axis for axis in product.depth if walked_dimension(product.b, axis) is not None]
-    near = max(walked, key=lambda axis: (in_a.coefficient(axis) == 1, axis.extent), default=None)
+    sums = [axis for axis in product.depth if contiguous_dimension(product.b, axis) is not None]
+    near = max(sums, key=lambda axis: (in_a.coefficient(axis) == 1, axis.extent), default=None)
     if near is None or in_b.coefficient(product.columns) == 1 or in_b.coefficient(near) == 1:
         return stored
-    dim = walked_dimension(product.b, near)
+    dim = contiguous_dimension(product.b, near)
     assert dim is not None
     read, order = with_last(tensor, dim)
-    reason = f"{near.name} walks neighbours of {product.a.tensor.name}"
+    reason = f"{near.name} takes neighbours of {product.a.tensor.name}"
     relayout, names = packed(read, order), (index.name for index in order.indices)
     moved = relayout.output[order.places(dict(zip(names, product.b.indices, strict=True)))]
     body = replaced(node.body, product.b, moved)

@@ -20,7 +20,7 @@ from tilewright.expr.dtypes import INDEX
 from tilewright.expr.rewrite import substitute
 from tilewright.instruction.order import Index, Order, undivided
 from tilewright.instruction.panels import with_last
-from tilewright.instruction.products import MappedProduct, walked_dimension
+from tilewright.instruction.products import MappedProduct, contiguous_dimension
 from tilewright.instruction.relayout import packed
 from tilewright.layouts import row_major
 from tilewright.machine.description import Gpu
@@ -156,13 +156,13 @@ def is_scattered(operand: Operand, tiled: Sequence[Axis], element_bytes: int) ->
 
 
 def _neighbours(product: MappedProduct) -> Axis | None:
-    """The longest sum that walks a dimension of both factors."""
-    walked = [
+    """The longest reduction loop that takes neighbours along a dimension of both factors."""
+    sums = [
         axis
         for axis in product.depth
-        if all(walked_dimension(read, axis) is not None for read in (product.a, product.b))
+        if all(contiguous_dimension(read, axis) is not None for read in (product.a, product.b))
     ]
-    return max(walked, key=lambda axis: axis.size, default=None)
+    return max(sums, key=lambda axis: axis.size, default=None)
 
 
 def _ordered(read: Read, near: Axis) -> tuple[Read, Order, tuple[Expr, ...]]:
@@ -175,8 +175,8 @@ def _ordered(read: Read, near: Axis) -> tuple[Read, Order, tuple[Expr, ...]]:
         loops = [axis for form in forms if form for axis in form.terms if axis != near] + [near]
         order = undivided([Index.of(axis) for axis in loops])
         return read, order, order.places()
-    dim = walked_dimension(read, near)
-    assert dim is not None, "both factors are walked by it"
+    dim = contiguous_dimension(read, near)
+    assert dim is not None, "it takes neighbours of both factors"
     whole, order = with_last(read.tensor, dim)
     names = (index.name for index in order.indices)
     return whole, order, order.places(dict(zip(names, read.indices, strict=True)))

@@ -15,7 +15,7 @@ from tilewright.expr.names import unique
 from tilewright.expr.ordered import Ordered
 from tilewright.expr.rewrite import copy_of, substitute
 from tilewright.graph.groups import Group
-from tilewright.instruction.products import decide_lanes, walked_dimension
+from tilewright.instruction.products import contiguous_dimension, decide_lanes
 from tilewright.layouts import Packed, permuted, row_major
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.operator.flatten import address, flatten, guarded, storage_loops
@@ -305,7 +305,7 @@ def _wanted_order(planning: Planning, tensor: Tensor) -> list[int] | None:
         product = planning.product_of(user)
         if product is None or product.a.tensor != tensor:
             continue
-        for dim in (walked_dimension(product.a, axis) for axis in product.depth):
+        for dim in (contiguous_dimension(product.a, axis) for axis in product.depth):
             if dim is not None and (best is None or extents[dim] > best[0]):
                 best = (extents[dim], dim)
     if best is None:

@@ -77,8 +77,8 @@ class CpuProducts:
 
     def refuse(self, product: MappedProduct) -> str:
         """An instruction on groups takes neighbours of a."""
-        grouped = product.group > 1 and not product.walked
-        return "a reduction loop indexes b and walks neighbours of a" if grouped else ""
+        grouped = product.group > 1 and not product.contiguous_sums
+        return "a reduction loop indexes b and takes neighbours of a" if grouped else ""
 
     def can_pack(self, product: MappedProduct) -> bool:
         """Whether b can be packed into panels: as it is, or by a copy that gathers it and does not make it larger.

@@ -127,19 +127,19 @@ class MappedProduct:
         return all(operand.loops for operand in self.records[0].sources)
 
     @cached_property
-    def walked(self) -> tuple[Axis, ...]:
-        """Sums that index b and walk neighbours along a dimension of a."""
+    def contiguous_sums(self) -> tuple[Axis, ...]:
+        """Reduction loops that index b and take neighbours along a dimension of a."""
         in_b = loops_of(self.b)
-        return tuple(axis for axis in self.depth if axis in in_b and walked_dimension(self.a, axis) is not None)
+        return tuple(axis for axis in self.depth if axis in in_b and contiguous_dimension(self.a, axis) is not None)
 
     def variants(self) -> Iterator[MappedProduct]:
         """The fixed mappings among which the rows of the schedule choose: one or two loops of i1; for an instruction
         on groups, one loop of r1, or all where that one leaves groups partly filled.
         """
         rows, vector, every = self.mapping.sets
-        walked = [axis for axis in every if axis in self.walked] if self.group > 1 else []
-        sums: list[tuple[Axis, ...]] = [(axis,) for axis in walked] or [every]
-        if any(axis.size % self.group for axis in walked) and len(every) > 1:
+        near = [axis for axis in every if axis in self.contiguous_sums] if self.group > 1 else []
+        sums: list[tuple[Axis, ...]] = [(axis,) for axis in near] or [every]
+        if any(axis.size % self.group for axis in near) and len(every) > 1:
             sums.append(every)
         for count in (2, 1):
             for i1 in combinations(rows, min(count, len(rows))) if count <= max(len(rows), 1) else ():
@@ -380,8 +380,8 @@ def loops_of(read: Read) -> set[Axis]:
     return found
 
 
-def walked_dimension(read: Read, loop: Axis) -> int | None:
-    """The dimension in which a loop walks neighbours: with coefficient 1, others there stepping over all of its run."""
+def contiguous_dimension(read: Read, loop: Axis) -> int | None:
+    """The dimension where a loop takes neighbours: with coefficient 1, those of others being multiples of its size."""
     for dim, index in enumerate(read.indices):
         form = affine(index)
         if form is None or form.coefficient(loop) != 1:

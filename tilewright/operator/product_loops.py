@@ -71,8 +71,8 @@ def _with_fused(work: Product, pair: tuple[Axis, Axis], fused: Axis) -> Product:
     def names(called: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(fused.name if name == b.name else name for name in called if name != a.name)
 
-    walked = work.walked_by({a: Const(0, INDEX), b: fused})
-    statements = tuple(replace(each, axes=loops(each.axes), reduce=loops(each.reduce)) for each in walked.statements)
+    product = work.with_substituted_loops({a: Const(0, INDEX), b: fused})
+    statements = tuple(replace(each, axes=loops(each.axes), reduce=loops(each.reduce)) for each in product.statements)
     mapping: ProductMapping = work.mapping
     mapping = replace(mapping, rows=names(mapping.rows), depth=names(mapping.depth), padded=names(mapping.padded))
-    return replace(walked, statements=statements, mapping=mapping, fused={**work.fused, fused.name: parts})
+    return replace(product, statements=statements, mapping=mapping, fused={**work.fused, fused.name: parts})

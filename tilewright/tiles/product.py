@@ -152,14 +152,14 @@ class Product:
     def renamed(self, loops: Mapping[Axis, Axis]) -> Product:
         """The same product with other loops in the place of some of its own."""
         names = {old.name: new.name for old, new in loops.items()}
-        walked = self.walked_by(dict(loops))
+        product = self.with_substituted_loops(dict(loops))
         statements = tuple(
             replace(
                 each,
                 axes=tuple(loops.get(axis, axis) for axis in each.axes),
                 reduce=tuple(loops.get(axis, axis) for axis in each.reduce),
             )
-            for each in walked.statements
+            for each in product.statements
         )
         how = self.mapping
         mapping = replace(
@@ -169,9 +169,9 @@ class Product:
             depth=tuple(names.get(name, name) for name in how.depth),
             padded=tuple(names.get(name, name) for name in how.padded),
         )
-        return replace(walked, statements=statements, mapping=mapping)
+        return replace(product, statements=statements, mapping=mapping)
 
-    def walked_by(self, loops: Mapping[Axis, Expr]) -> Product:
+    def with_substituted_loops(self, loops: Mapping[Axis, Expr]) -> Product:
         """The same product with loops replaced by expressions of other loops in all bodies and addresses."""
         statements = []
         for each in self.statements:
