@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from fnmatch import fnmatch
 
-from bench.cases import chains, convolutions, gemm, irregular, memory_bound, networks, overhead, resnet18
+from bench.cases import attention, chains, convolutions, gemm, irregular, memory_bound, networks, overhead, resnet18
 from bench.problem import Case
 
 CASES: dict[str, Case] = {
     case.name: case
-    for family in (gemm, convolutions, resnet18, chains, memory_bound, irregular, overhead, networks)
+    for family in (gemm, convolutions, resnet18, chains, attention, memory_bound, irregular, overhead, networks)
     for case in family.cases()
 }
 

@@ -1,23 +1,28 @@
 """Chains of two products: the batch GEMM chains G1-G12, plain and around a softmax, and the convolution chains C1-C8.
 
-Sizes are those of `graph.chain.workloads`. All operands of a GEMM chain are variable; a convolution chain has constant
-weights and nothing between its convolutions.
+Sizes are those of `graph.chain.workloads`. All operands of a GEMM chain are variable. A convolution chain has constant
+weights, and nothing or a ReLU between its convolutions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bench.arrays import BF16
 from bench.cases.definition import function_module, node, normal, onnx_model
-from bench.problem import Case, Problem
+from bench.problem import BF16_TOLERANCE, F32_TOLERANCE, Case, Problem
 from tilewright.graph.chain.workloads import CONV_CHAINS, GEMM_CHAINS, ConvChain, GemmChain
 
 if TYPE_CHECKING:
     import onnx
+
+
+F32 = np.dtype(np.float32)
+TOLERANCES = {F32: F32_TOLERANCE, BF16: BF16_TOLERANCE}
 
 
 def cases() -> Iterator[Case]:
@@ -26,24 +31,30 @@ def cases() -> Iterator[Case]:
     for number, chain in enumerate(GEMM_CHAINS, 1):
         build = partial(gemm_chain, chain, softmax=True)
         yield Case(f"gemm-chain-G{number}-softmax", "gemm-chain-softmax", "f32", build)
+    for number, chain in enumerate(GEMM_CHAINS, 1):
+        build = partial(gemm_chain, chain, softmax=True, dtype=BF16)
+        yield Case(f"gemm-chain-G{number}-softmax-bf16", "gemm-chain-softmax-bf16", "bf16", build)
     for number, convs in enumerate(CONV_CHAINS, 1):
         yield Case(f"conv-chain-C{number}", "conv-chain", "f32", partial(conv_chain, convs))
+    for number, convs in enumerate(CONV_CHAINS, 1):
+        yield Case(f"conv-chain-C{number}-relu", "conv-chain-relu", "f32", partial(conv_chain, convs, relu=True))
 
 
-def gemm_chain(chain: GemmChain, softmax: bool) -> Problem:
+def gemm_chain(chain: GemmChain, softmax: bool, dtype: np.dtype[Any] = F32) -> Problem:
     """Values are scaled such that the intermediate has variance 1; the work of a softmax is not counted."""
     import torch
 
     batch, m, n, k, l = chain
-    inputs = {
+    values = {
         "a": normal(0, batch, m, k),
         "b": normal(1, batch, k, l, scale=k**-0.5),
         "d": normal(2, batch, l, n, scale=l**-0.5),
     }
+    inputs = {name: array.astype(dtype) for name, array in values.items()}
     middle = [node("Softmax", ["c"], "p", axis=-1)] if softmax else []
     last = node("MatMul", ["p" if softmax else "c", "d"], "e")
     nodes = [node("MatMul", ["a", "b"], "c"), *middle, last]
-    model = onnx_model(nodes, inputs, ("e", (batch, m, n), np.float32))
+    model = onnx_model(nodes, inputs, ("e", (batch, m, n), dtype))
 
     def products(a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
         c = torch.bmm(a, b)
@@ -56,10 +67,10 @@ def gemm_chain(chain: GemmChain, softmax: bool) -> Problem:
     modules = {"bmm": function_module(products)}
     if softmax:
         modules["scaled_dot_product_attention"] = function_module(attention)
-    return Problem(model, inputs, modules, flops=2 * batch * m * l * (k + n))
+    return Problem(model, inputs, modules, flops=2 * batch * m * l * (k + n), tolerance=TOLERANCES[dtype])
 
 
-def conv_chain(chain: ConvChain) -> Problem:
+def conv_chain(chain: ConvChain, relu: bool = False) -> Problem:
     """Both convolutions are padded by (kernel - 1) / 2; a result is cropped to ⌊extent / stride⌋ at its end.
 
     The model of C2 crops by padding less at the end, that of C5, where no padding is left, by a Slice.
@@ -80,12 +91,16 @@ def conv_chain(chain: ConvChain) -> Problem:
     if _padded_extent(c.kernel1, c.stride1, c.height) > size1:
         constants |= {"starts": np.array([0, 0]), "ends": np.array([size1, size1]), "axes": np.array([2, 3])}
         nodes.append(node("Slice", ["t", "starts", "ends", "axes"], "h"))
+    if relu:
+        nodes.append(node("Relu", [nodes[-1].output[0]], "r"))
     nodes.append(_conv(nodes[-1].output[0], "w2", "y", c.kernel2, c.stride2, size1))
     model = onnx_model(nodes, inputs, ("y", (1, c.filters, size2, size2), np.float32), constants)
 
     def chained(x: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor) -> torch.Tensor:
         h = torch.nn.functional.conv2d(x, w1, stride=c.stride1, padding=(c.kernel1 - 1) // 2)
         h = h[:, :, :size1, :size1]
+        if relu:
+            h = torch.nn.functional.relu(h)
         return torch.nn.functional.conv2d(h, w2, stride=c.stride2, padding=(c.kernel2 - 1) // 2)
 
     first = c.middle * size1**2 * c.channels * c.kernel1**2

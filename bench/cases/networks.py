@@ -14,7 +14,16 @@ from bench.problem import Case, Problem
 if TYPE_CHECKING:
     import torch
 
-NAMES = ("resnet18", "resnet50", "mobilenet-v2", "shufflenet-v2", "bert-base-128", "vit-b16", "mi-lstm")
+NAMES = (
+    "resnet18",
+    "resnet50",
+    "mobilenet-v2",
+    "shufflenet-v2",
+    "efficientnet-b0",
+    "bert-base-128",
+    "vit-b16",
+    "mi-lstm",
+)
 
 
 def cases() -> Iterator[Case]:

@@ -10,7 +10,18 @@ import numpy as np
 import pytest
 
 from bench.arrays import BF16
-from bench.cases import CASES, chains, convolutions, gemm, irregular, memory_bound, overhead, resnet18, select
+from bench.cases import (
+    CASES,
+    attention,
+    chains,
+    convolutions,
+    gemm,
+    irregular,
+    memory_bound,
+    overhead,
+    resnet18,
+    select,
+)
 from bench.problem import Problem
 
 
@@ -18,8 +29,9 @@ def test_families_are_complete() -> None:
     families = Counter(case.family for case in CASES.values())
     assert families["yolo"] == 15
     assert families["gemm-f32-skinny"] == 12
-    assert families["gemm-chain"] == families["gemm-chain-softmax"] == 12
-    assert families["conv-chain"] == 8
+    assert families["gemm-chain"] == families["gemm-chain-softmax"] == families["gemm-chain-softmax-bf16"] == 12
+    assert families["conv-chain"] == families["conv-chain-relu"] == 8
+    assert families["attention"] == 14
     assert families["resnet18-f32"] == families["resnet18-bf16"] == families["resnet18-u8s8"] == 12
 
 
@@ -56,6 +68,10 @@ SMALL = {
     "conv-chain": lambda: chains.conv_chain(chains.ConvChain(3, 8, 8, 4, 5, 2, 1, 3, 1)),
     "conv-chain-cropped": lambda: chains.conv_chain(chains.ConvChain(3, 9, 9, 4, 5, 2, 1, 3, 1)),  # as C2
     "conv-chain-sliced": lambda: chains.conv_chain(chains.ConvChain(3, 11, 11, 4, 5, 4, 1, 3, 1)),  # as C5
+    "gemm-chain-softmax-bf16": lambda: chains.gemm_chain(chains.GemmChain(2, 5, 6, 7, 8), softmax=True, dtype=BF16),
+    "conv-chain-relu": lambda: chains.conv_chain(chains.ConvChain(3, 9, 9, 4, 5, 2, 1, 3, 1), relu=True),
+    "attention": lambda: attention.attention(2, 5, 3, causal=False),
+    "attention-causal": lambda: attention.attention(2, 5, 3, causal=True),
     "softmax": lambda: memory_bound.softmax(3, 5),
     "layer-norm": lambda: memory_bound.layer_norm(3, 5),
     "gelu": lambda: memory_bound.gelu_residual(3, 5),
@@ -74,7 +90,10 @@ SMALL = {
 
 
 FORMS = [(name, "") for name in SMALL] + [
-    ("convolution-u8s8", form) for form in (resnet18.F32_SUMS, resnet18.REQUANTISED)
+    ("convolution-u8s8", resnet18.F32_SUMS),
+    ("convolution-u8s8", resnet18.REQUANTISED),
+    ("attention", attention.PRODUCTS),
+    ("attention-causal", attention.PRODUCTS),
 ]
 
 

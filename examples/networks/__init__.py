@@ -35,6 +35,12 @@ def _mobilenet_v2() -> tuple[torch.nn.Module, Inputs]:
     return MobileNetV2(), _image()
 
 
+def _efficientnet_b0() -> tuple[torch.nn.Module, Inputs]:
+    from examples.networks.efficientnet_b0 import EfficientNetB0
+
+    return EfficientNetB0(), _image()
+
+
 def _shufflenet_v2() -> tuple[torch.nn.Module, Inputs]:
     from examples.networks.shufflenet_v2 import ShuffleNetV2
 
@@ -97,6 +103,7 @@ NETWORKS: dict[str, Callable[[], tuple[torch.nn.Module, Inputs]]] = {
     "mobilenet-v2": _mobilenet_v2,
     "mobilenet-v1": lambda: _mobilenet_v1(separable_stem=False),
     "mobilenet-v1-separable": lambda: _mobilenet_v1(separable_stem=True),
+    "efficientnet-b0": _efficientnet_b0,
     "shufflenet-v2": _shufflenet_v2,
     "shufflenet-v1": _shufflenet_v1,
     "bert-layer": lambda: _bert(layers=1, sequence=128),
