@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 Factors: TypeAlias = tuple[int, ...]  #: of the open loops, in the order in which they stand in the text of the tree
 OpenFactors: TypeAlias = tuple[int | None, ...]
 
-_TRIES = 8  # tables of draws in which enough legal rows are looked for
+_TRIES = 8  # rows that are drawn at most for each legal one that is asked for
 _DIVES = 2  # decisions per open loop, after which a legal point is not looked for any longer, factor by factor
 _LEAST_ROWS = 64  # of a table
 
@@ -194,11 +194,16 @@ class TreeFactors:
         return tuple(factor for factor in state if factor is not None)
 
     def completions(self, state: OpenFactors, count: int, numbers: Generator) -> Sequence[Factors]:
-        """Loop by loop, all factors that leave a way to make up the extents are equally likely; see `Draws`."""
+        """Loop by loop, all factors that leave a way to make up the extents are equally likely; see `Draws`.
+
+        Where too few rows of a first table are legal, a second one has all that may still be drawn: a table of many
+        rows takes hardly longer than one of few.
+        """
         found: list[Factors] = []
         possible = self._draws.possible(state)
-        for _ in range(_TRIES):
-            table = self._draws.drawn(possible, max(count, _LEAST_ROWS), numbers)
+        rows = max(count, _LEAST_ROWS)
+        for drawn in (rows, (_TRIES - 1) * rows):
+            table = self._draws.drawn(possible, drawn, numbers)
             found += map(tuple, table[self.legal(table)].tolist())
             if len(found) >= count:
                 break
