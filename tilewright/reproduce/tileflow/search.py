@@ -43,7 +43,7 @@ GENOMES_LEAST: Final = 5103  # E16: combinations of orders and mappings
 GENERATIONS, POPULATION = 50, 20  # E16: of the search of whole trees
 MINUTES: Final = 5  # our bar for all of them
 FACTORS_EACH: Final = 200  # trees of one genome
-TREES_A_GENOME: Final = 100  # of the evaluations above, one genome for so many
+TREES_A_GENOME: Final = 50  # of the evaluations above, one genome for so many
 
 
 @dataclass(frozen=True)
