@@ -98,6 +98,12 @@ def _normal_cdf_tanh(x: Any) -> Any:
     return normal_cdf_tanh(x)
 
 
+def _exp_nonpositive(x: Any) -> Any:
+    from tilewright.expr.special import exp_nonpositive
+
+    return exp_nonpositive(x)
+
+
 def _sigmoid(x: Any) -> Any:
     wide = np.asarray(x)
     e = np.exp(-np.abs(wide))
@@ -119,6 +125,7 @@ FUNCTIONS: dict[str, Function] = {
     "max": Function(2, "same", "fib", np.maximum),  # NaN if either argument is NaN
     "pow": Function(2, "same", "fi", _pow),
     "exp": Function(1, "same", "f", np.exp),
+    "exp_nonpositive": Function(1, "same", "f", _exp_nonpositive),  # of x <= 0; 0 where exp is no normal number
     "exp2": Function(1, "same", "f", np.exp2),
     "expm1": Function(1, "same", "f", np.expm1),  # exp(x) - 1, without cancellation near 0
     "log": Function(1, "same", "f", np.log),
@@ -164,7 +171,23 @@ FUNCTIONS: dict[str, Function] = {
 
 #: Functions that cost more than reading their result back from a nearby cache.
 COSTLY = frozenset(
-    {"exp", "exp2", "expm1", "log", "log1p", "tanh", "erf", "sigmoid", "pow", "sin", "cos", "tan", "sqrt", "div"}
+    {
+        "exp",
+        "exp_nonpositive",
+        "exp2",
+        "expm1",
+        "log",
+        "log1p",
+        "tanh",
+        "erf",
+        "sigmoid",
+        "pow",
+        "sin",
+        "cos",
+        "tan",
+        "sqrt",
+        "div",
+    }
     | {"normal_cdf", "normal_cdf_tanh"}
 )
 

@@ -64,6 +64,12 @@ def normal_cdf(x: Any) -> Any:
     return np.where(wide < 0, tail, 1 - tail).astype(given.dtype)
 
 
+def exp_nonpositive(x: Any) -> Any:
+    """e to the x, for x of at most 0; in f32, 0 where that is no normal number."""
+    power = np.exp(x)
+    return np.where(power < np.finfo(np.float32).tiny, np.float32(0), power) if power.dtype == np.float32 else power
+
+
 def normal_cdf_tanh(x: Any) -> Any:
     """``(1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2``, without cancellation where it is small.
 

@@ -413,6 +413,13 @@ class _OfFloats(KernelOp):
 
 
 @irdl_op_definition
+class ExpNonpositiveOp(_OfFloats):
+    """e to an x of at most 0, and 0 where that is no normal number; of x above 0 any value."""
+
+    name = "tile.exp_nonpositive"
+
+
+@irdl_op_definition
 class NormalCdfOp(_OfFloats):
     """``(1 + erf(x / sqrt 2)) / 2``: what GELU multiplies by."""
 
@@ -611,8 +618,8 @@ def check_precision(precision: StringAttr | None, a: SSAValue, b: SSAValue) -> N
 OPERATIONS = (
     FuncOp, ReturnOp, ProgramIdOp, BlockRankOp, MainOp, BufferOp, LaunchOp, LoopOp, SliceOp, FirstOp, AllocOp,
     LoadOp, LoadBoxOp, StoreOp, GatherOp, PrefetchOp, StagingOp, StageOp, CommitOp, AwaitOp, BarrierOp, UnstageOp,
-    IotaOp, BroadcastOp, ReshapeOp, ConvertOp, RemainderOp, NormalCdfOp, NormalCdfTanhOp, CompareOp, SelectOp, CastOp,
-    Tf32Op, ReduceOp, ScanOp, DotOp, EmptyRegistersOp,
+    IotaOp, BroadcastOp, ReshapeOp, ConvertOp, RemainderOp, ExpNonpositiveOp, NormalCdfOp, NormalCdfTanhOp, CompareOp,
+    SelectOp, CastOp, Tf32Op, ReduceOp, ScanOp, DotOp, EmptyRegistersOp,
 )  # fmt: skip
 with_direct_access(*OPERATIONS)
 

@@ -16,10 +16,11 @@ from xdsl.ir import Attribute, Operation
 
 from tilewright.errors import InvalidProgram
 from tilewright.expr.dtypes import numpy_dtype
-from tilewright.expr.special import erf, normal_cdf, normal_cdf_tanh
+from tilewright.expr.special import erf, exp_nonpositive, normal_cdf, normal_cdf_tanh
 from tilewright.kernel.dialect import (
     CastOp,
     CompareOp,
+    ExpNonpositiveOp,
     NormalCdfOp,
     NormalCdfTanhOp,
     RemainderOp,
@@ -270,6 +271,7 @@ ELEMENT: dict[str, Element] = {  # by the name of the operation
     "math.acosh": _float(np.arccosh),
     "math.atanh": _float(np.arctanh),
     RemainderOp.name: _plain(np.fmod),
+    ExpNonpositiveOp.name: _plain(exp_nonpositive),
     NormalCdfOp.name: _plain(normal_cdf),
     NormalCdfTanhOp.name: _plain(normal_cdf_tanh),
     CompareOp.name: _compare,

@@ -619,6 +619,7 @@ FUNCTIONS: dict[str, Emit] = {
     "shl": _by_kind(None, arith.ShLIOp),
     "shr": _by_kind(None, arith.ShRSIOp, arith.ShRUIOp),
     **{predicate: _compare(predicate) for predicate in tile.PREDICATES},
+    "exp_nonpositive": _float(tile.ExpNonpositiveOp),
     "normal_cdf": _float(tile.NormalCdfOp),
     "normal_cdf_tanh": _float(tile.NormalCdfTanhOp),
     **{

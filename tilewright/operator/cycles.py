@@ -27,8 +27,8 @@ FMA_LATENCY_CYCLES = 4  # x86 since Skylake and Zen 3, Neoverse N1 and later
 # Vector instructions of functions in f32, counted in the code of `codegen/math`: on AVX-512, and on vectors without
 # registers of masks, AVX2 (normal_cdf: as many more as its whole loop has). Others take one.
 INSTRUCTIONS = {
-    "exp": (14, 30), "sigmoid": (18, 33), "tanh": (20, 31), "normal_cdf": (24, 45), "erf": (24, 38), "log": (20, 50),
-    "div": (8, 8), "sqrt": (10, 10),
+    "exp": (14, 30), "exp_nonpositive": (11, 16), "sigmoid": (18, 33), "tanh": (20, 31), "normal_cdf": (24, 45),
+    "erf": (24, 38), "log": (20, 50), "div": (8, 8), "sqrt": (10, 10),
 }  # fmt: skip
 EXTREMES = ("max", "min")
 EXTREME_INSTRUCTIONS = 3  # of floats where NaN wins: extreme, comparison, selection; one instruction with a constant

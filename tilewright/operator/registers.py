@@ -20,8 +20,8 @@ from tilewright.tiles.product import Product
 #: Registers of the constants and of the most values alive at once of functions in f32, of AVX-512, counted in the code
 #: of `codegen/math`. Functions that are not here are one instruction or a few without constants.
 FUNCTION_REGISTERS: Final = {
-    "exp": 17, "exp2": 17, "expm1": 21, "sigmoid": 18, "tanh": 20, "sinh": 25, "cosh": 19, "asinh": 26, "acosh": 28,
-    "atanh": 26,
+    "exp": 17, "exp_nonpositive": 12, "exp2": 17, "expm1": 21, "sigmoid": 18, "tanh": 20, "sinh": 25, "cosh": 19,
+    "asinh": 26, "acosh": 28, "atanh": 26,
     "log": 20, "log1p": 23, "pow": 51, "sin": 20, "cos": 18, "tan": 18, "asin": 15, "acos": 18, "atan": 20,
     "erf": 22, "normal_cdf": 31, "normal_cdf_tanh": 23,
 }  # fmt: skip

@@ -286,18 +286,21 @@ def _cuts(name: str, producer: Compute, consumer: Compute, problem: Problem) -> 
     )
 
 
+EXPONENTIALS = ("exp", "exp_nonpositive")
+
+
 def _is_softmax(producer: Compute, problem: Problem) -> bool:
     """Whether a reduction is the maximum that exponentials subtract, or the sum of exponentials."""
 
     def has_exp(compute: Compute) -> bool:
-        return any(isinstance(node, Apply) and node.function == "exp" for node in walk_expr(compute.body))
+        return any(isinstance(node, Apply) and node.function in EXPONENTIALS for node in walk_expr(compute.body))
 
     if producer.accum == "max":
         return any(p is producer and has_exp(c) for p, c in problem.edges())
     if producer.accum != "sum":
         return False
     summed = isinstance(producer.body, Read) and any(c is producer and has_exp(p) for p, c in problem.edges())
-    return summed or (isinstance(producer.body, Apply) and producer.body.function == "exp")
+    return summed or (isinstance(producer.body, Apply) and producer.body.function in EXPONENTIALS)
 
 
 def _foreign(subject: _Subject) -> Iterator[IllegalTree]:

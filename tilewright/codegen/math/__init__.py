@@ -28,6 +28,7 @@ from tilewright.codegen.math.exponentials import (
     emit_cosh,
     emit_exp,
     emit_exp2,
+    emit_exp_nonpositive,
     emit_expm1,
     emit_sigmoid,
     emit_sinh,
@@ -41,6 +42,7 @@ from tilewright.codegen.math.trigonometric import emit_cos, emit_sin, emit_tan
 
 MATH: Final[dict[str, Callable[..., ir.Value]]] = {
     "exp": emit_exp,
+    "exp_nonpositive": emit_exp_nonpositive,
     "exp2": emit_exp2,
     "expm1": emit_expm1,
     "sigmoid": emit_sigmoid,

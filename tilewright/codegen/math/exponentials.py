@@ -5,13 +5,14 @@ from __future__ import annotations
 from llvmlite import ir
 
 from tilewright.codegen.arithmetic import Arithmetic
-from tilewright.codegen.math.coefficients import TANH_NEAR_32
+from tilewright.codegen.math.coefficients import EXP2_32, TANH_NEAR_32
 from tilewright.codegen.math.value import Value, start
 from tilewright.dataclass import dataclass
 
 LOG2_E = 1.44269502162933349609375  # to f32
 LN2 = 0.6931471805599453
 LOG2_E_LOW = 1.4426950408889634 - LOG2_E
+NONPOSITIVE_LOW = -88.0  # its power of two is the one below those of normal numbers
 TANH_SPLIT = 0.55  # tanh: x + x^3 p(x^2) below, 1 - 2 / (1 + exp(2 x)) above
 
 
@@ -22,6 +23,24 @@ def emit_exp(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = Non
     if v.has_power_of_two:
         return _exp_by_power_of_two(v).value
     return exp(v.at_most(c.exp_high)).value
+
+
+def emit_exp_nonpositive(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = None) -> ir.Value:
+    """e to an x of at most 0. f32: 2.2 ulp near 0 and another for every 4 of x (2.8 and one for every 1 without fused
+    multiply-add); 0 below -87.7, where it is no normal number. f64: as `emit_exp`.
+
+    The integer n of ``2^n 2^r`` is -127 there, so that the bits of its power are 0.
+    """
+    v = start(builder, x, target)
+    c = v.kind
+    if c.bits != 32 or v.has_power_of_two:
+        return emit_exp(builder, x, target)
+    v = v.at_least(NONPOSITIVE_LOW)
+    magic = c.round_magic + c.bias  # leaves n + bias in the lowest bits: the exponent of 2^n
+    shifted = v.fma(LOG2_E, magic)
+    r = v.fma(LOG2_E, -(shifted - magic))
+    power = (shifted.bits() << c.mantissa).as_float()
+    return (r.polynomial((1.0, *EXP2_32)) * power).value
 
 
 def emit_exp2(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = None) -> ir.Value:

@@ -29,11 +29,15 @@ def _following(total: Statement, values: Mapping[str, Statement], inlined: Mappi
     difference = _exponent(written_out(total.body, inlined)) if total.accum == "sum" else None
     if not isinstance(difference, Apply) or difference.function != "sub":
         return total
-    value, peak = (_plain(arg) for arg in difference.args)
+    value, peak = (without_conversions(arg) for arg in difference.args)
     largest, dtype = values.get(value_read(peak)), total.tensor.dtype
     if largest is None or largest.accum != "max" or largest.address is not None:
         return total
-    if difference.dtype != dtype or dtype not in ("f32", "f64") or _plain(written_out(largest.body, inlined)) != value:
+    if (
+        difference.dtype != dtype
+        or dtype not in ("f32", "f64")
+        or without_conversions(written_out(largest.body, inlined)) != value
+    ):
         return total
     element, before, after = (placeholder(name, dtype) for name in (ELEMENT, BEFORE, AFTER))
     term, factor = (Apply("exp", (each - after,), dtype) for each in (element, before))
@@ -42,11 +46,11 @@ def _following(total: Statement, values: Mapping[str, Statement], inlined: Mappi
 
 def _exponent(body: Expr) -> Expr | None:
     """What a body takes the exponential of."""
-    plain = _plain(body)
-    return _plain(plain.args[0]) if isinstance(plain, Apply) and plain.function == "exp" else None
+    plain = without_conversions(body)
+    return without_conversions(plain.args[0]) if isinstance(plain, Apply) and plain.function == "exp" else None
 
 
-def _plain(expr: Expr) -> Expr:
+def without_conversions(expr: Expr) -> Expr:
     """A value without conversions to f32, which change nothing."""
     while isinstance(expr, Cast) and expr.dtype == "f32" and expr.arg.dtype in ("f16", "bf16", "f32"):
         expr = expr.arg

@@ -25,6 +25,7 @@ from tilewright.operator.crossed import crossed_read, order_of_squares
 from tilewright.operator.cycles import nest_cycles
 from tilewright.operator.passes import passes_of, row_buffers, rows_in_use, walks_inner
 from tilewright.operator.rewrites.following import with_following
+from tilewright.operator.rewrites.nonpositive_exponentials import nonpositive_exponentials
 from tilewright.operator.rules.cpu_rows_time import RowTime
 from tilewright.operator.statements import (
     Statements,
@@ -64,7 +65,7 @@ def schedule_rows(
 
     Neighbours along loops in `single` do not share a register tile.
     """
-    statements = with_following(statements)
+    statements = nonpositive_exponentials(with_following(statements))
     lanes = lanes or vector_lanes(machine)
     outer, inner = outer_loops(statements), inner_loops(statements)
     vector = _vector_loop(statements, lanes)

@@ -194,6 +194,10 @@ def _taylor(near: Real, series: Real, limit: float) -> Real:
 
 
 EXP = _taylor(lambda r: (mp.expm1(r) - r) / r**2, lambda r: mp.mpf(1) / 2 + r / 6 + r**2 / 24 + r**3 / 120, 1e-9)
+EXP2 = _taylor(  # 2^r = 1 + r f(r)
+    lambda r: (mp.power(2, r) - 1) / r,
+    lambda r: mp.log(2) + mp.log(2) ** 2 * r / 2 + mp.log(2) ** 3 * r**2 / 6, 1e-9,
+)  # fmt: skip
 LOG = _taylor(
     lambda f: (mp.log1p(f) - f + f * f / 2) / f**3,
     lambda f: mp.mpf(1) / 3 - f / 4 + f**2 / 5 - f**3 / 6, 1e-9,
@@ -239,6 +243,7 @@ def _one(_: Any) -> Any:
     return mp.mpf(1)
 
 
+HALF = mp.mpf("0.5005")
 HALF_LN2 = mp.log(2) / 2 * mp.mpf("1.001")
 ROOT = mp.sqrt(2)
 PI4 = mp.pi**2 / 16 * mp.mpf("1.001")
@@ -293,6 +298,7 @@ def _normal_range(end: float) -> tuple[Any, Any]:
 
 FITS = [
     Fit("EXP_32", EXP, -HALF_LN2, HALF_LN2, 4, lambda r: r * r / mp.exp(r), True),
+    Fit("EXP2_32", EXP2, -HALF, HALF, 4, lambda r: abs(r) / mp.power(2, r), True),
     Fit("EXP_64", EXP, -HALF_LN2, HALF_LN2, 9, lambda r: r * r / mp.exp(r), False),
     Fit("LOG_32", LOG, mp.mpf(2) / 3 - 1, mp.mpf(4) / 3 - 1, 7, lambda f: f * f, True),
     Fit("LOG_64", LOG_S, 0, S_MAX, 6, lambda z: z, False),
