@@ -24,6 +24,7 @@ from tilewright.tiles.parts import RegisterTile, register_tiles
 from tilewright.tiles.product import Product
 
 FMA_LATENCY_CYCLES = 4  # x86 since Skylake and Zen 3, Neoverse N1 and later
+LOST_CYCLES = 0.25  # of a step whose multiply-adds take as long as the latency: 0 to 1 on a Zen 3, by its other thread
 # Vector instructions of functions in f32, counted in the code of `codegen/math`: on AVX-512, and on vectors without
 # registers of masks, AVX2 (normal_cdf: as many more as its whole loop has). Others take one.
 INSTRUCTIONS = {
@@ -146,13 +147,23 @@ def _tile_cycles(rows: int, vectors: int, k: float, ports: Ports, extra: Extra, 
     fma_units, loads_per_cycle, stores_per_cycle = ports
     fma = rows * vectors / fma_units
     loads = (rows + vectors) / loads_per_cycle
-    step = max(fma, loads, FMA_LATENCY_CYCLES, lines)
+    step = max(_issue_cycles(fma), loads, lines)
     if extra != NOTHING_EXTRA:
         per_row, per_vector, per_sum = extra
         instructions = rows * (1 + per_row) + vectors * (1 + per_vector) + rows * vectors * (1 + per_sum)
         step = max(step, instructions / ISSUE_WIDTH)
     # Twelve steps' worth of entering, leaving and storing; a small charge for loads breaks ties towards reuse.
     return k * (step + 0.02 * loads) + 2 * rows * vectors / stores_per_cycle + 12
+
+
+def _issue_cycles(fma: float) -> float:
+    """Cycles of one step along k, whose multiply-adds keep the units busy for `fma` cycles and follow those of the step
+    before.
+
+    Where the units are busy for about the latency, some of it is lost: no sum finds a unit free whenever it is there.
+    """
+    lost = LOST_CYCLES * max(0.0, 1.0 - abs(fma - FMA_LATENCY_CYCLES))
+    return max(fma, FMA_LATENCY_CYCLES + lost)
 
 
 # Nests ----------------------------------------------------------------------------------------------------------------
