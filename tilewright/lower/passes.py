@@ -458,26 +458,33 @@ class Passes:
         return emitter
 
     def _prefetch(self, each: Pass, emitter: BodyEmitter, where: Mapping[Axis, Expr]) -> None:
-        """Ask for what the hints of a pass want ahead of this step."""
+        """Ask for what the hints of a pass want ahead of this step: along all lines that a vector across them reads."""
         for hint in each.asked:
             tensor, distance, elements = str(hint.arguments[0]), int(hint.arguments[1]), int(hint.arguments[2])
-            read = self._streamed(tensor, each)
+            read, step = self._streamed(tensor, each)
             form = affine(substitute(self._here(read.indices[0]), where))
             assert form is not None
-            place = self.builder.affine(Affine(form.constant + distance, form.terms), emitter.loops)
             size = elements * dtypes.size_bytes(read.dtype)
-            self.builder.insert(tile.PrefetchOp(self.memory[tensor], place, size))
+            for line in range(1 if step == 1 else each.tile.along(each.tile.vector)):
+                at = Affine(form.constant + line * step + distance, form.terms)
+                place = self.builder.affine(at, emitter.loops)
+                self.builder.insert(tile.PrefetchOp(self.memory[tensor], place, size))
 
-    def _streamed(self, name: str, each: Pass) -> Read:
-        """The first read of a tensor along the vector, for which a hint prefetches it."""
+    def _streamed(self, name: str, each: Pass) -> tuple[Read, int]:
+        """The read of a tensor that a hint prefetches, with its step along the vector: 1, if there is such a read."""
+        steps: list[tuple[int, Read]] = []
         for statement in self.tree.statements.values():
             for read in walk(statement.body):
                 if isinstance(read, Read) and read.indices and read.tensor.name == name:
                     form = affine(read.indices[0])
-                    if form is not None and (each.tile.vector, 1) in ((a.name, c) for a, c in form.terms.items()):
-                        return read
-        fact = f"prefetch asks for {name}, of which no read walks along {each.tile.vector or 'a vector'}"
-        raise InvalidTree(fact, where=f"tile tree, pass of {each.statement.name}", help="leave the hint out")
+                    terms = {} if form is None else {axis.name: step for axis, step in form.terms.items()}
+                    if each.tile.vector in terms:
+                        steps.append((terms[each.tile.vector], read))
+        if not steps:
+            fact = f"prefetch asks for {name}, of which no read walks along {each.tile.vector or 'a vector'}"
+            raise InvalidTree(fact, where=f"tile tree, pass of {each.statement.name}", help="leave the hint out")
+        step, read = next((found for found in steps if found[0] == 1), steps[0])
+        return read, step
 
     def _provider(self, name: str, emitter: BodyEmitter, where: Mapping[Axis, Expr]) -> Provider:
         return lambda read: self._provide(name, emitter, where)

@@ -67,3 +67,25 @@ def test_squares_run_in_the_order_of_the_tree(
     assert all(before != after for before, after in trees)
     np.testing.assert_array_equal(other(x), usual(x))
     assert other.artifact.program != usual.artifact.program
+
+
+def prefetches(size: tuple[int, int, int], machine: str) -> list[str]:
+    """What a transposing map asks for ahead."""
+    (kernel,) = make_plan(transposed(size, "f32"), resolve_cpu(machine), 1).kernels
+    return re.findall(r"prefetch\([^)]*\)", print_tree(kernel.scheduled.tree))
+
+
+def test_squares_ask_ahead_for_inputs_that_l2_does_not_hold_by_far() -> None:
+    assert prefetches((3, 256, 401), "x86-64-v3") == ['prefetch("x", 64, 8)']  # 1.2 MB, of L2 256 KiB
+    assert prefetches((3, 256, 301), "x86-64-v3") == []  # 0.9 MB
+    assert prefetches((3, 256, 401), "znver5") == []
+
+
+def test_squares_ask_ahead_along_every_line_that_they_read() -> None:
+    graph = transposed((3, 256, 401), "f32")
+    x = random_array(graph.inputs[0], seed=1)
+    module = compile_graph(graph, machine="x86-64-v3", threads=1, options=Options(cache=False))
+    np.testing.assert_array_equal(module(x), -x.transpose(0, 2, 1))
+    program = module.artifact.program
+    assert program.count("tile.prefetch") >= 8
+    assert all(f"constant {401 * line + 64} :" in program for line in range(8))

@@ -46,6 +46,8 @@ from tilewright.tiles.tree import Hint, Kind, Leaf, Scope, TileTree
 
 PROGRAMS_PER_THREAD = 4
 PREFETCH_BYTES = 4096  # far enough to cover the latency of DRAM at its bandwidth
+SQUARE_PREFETCH_BYTES = 256  # ahead along every line that a square reads
+BEYOND_L2 = 4  # times L2, from which on squares ask ahead: what is nearer arrives in time (Zen 3)
 PIPELINE_PREFETCH_BYTES = 8192  # of a row that others are computed on and written beside
 ROW_LEAD = 4  # of L1: what of the row after the next is on its way while the next one is asked for
 WORTH = 1.05  # times longer that passes apart take, from which on sums are joined; less is not for the model to tell
@@ -104,7 +106,10 @@ def schedule_rows(
         SpatialLoop(axis, tiled.get(axis.name, 1), blocks.get(axis.name, 1), lanes if axis == vector else 0)
         for axis in sorted(outer, key=lambda axis: places.get(axis.name, -1))
     ]
-    asked = _prefetches(statements, vector, length, machine, bool(stages), joined)
+    if crossed is None:
+        asked = _prefetches(statements, vector, length, machine, bool(stages), joined)
+    else:
+        asked = _prefetches_of_squares(crossed[1], lanes, machine)
     hints = _hints(statements, streams, joined, asked)
     along = (vector.name, length) if inside else None
     tree = row_tree(statements, loops, along, lanes, hints, stages, joined, machine.caches)
@@ -387,6 +392,18 @@ def _prefetches(
             distances = [(turn, row + (turn - 1) * share, share) for turn in range(1, passes)]
         found += [(turn, Hint("prefetch", (name, distance, elements))) for turn, distance, elements in distances]
     return found
+
+
+def _prefetches_of_squares(read: Read, lanes: int, machine: Cpu) -> list[tuple[int, Hint]]:
+    """What a square asks for ahead, along all lines that it reads, of an input that L2 does not hold by far.
+
+    The lines are more than a processor follows by itself: as many as the vector loop has points.
+    """
+    size = dtypes.size_bytes(read.tensor.dtype)
+    l2 = machine.caches[1].bytes if len(machine.caches) > 1 else machine.caches[0].bytes
+    if int(read.tensor.shape[0]) * size <= BEYOND_L2 * l2:  # type: ignore[arg-type]
+        return []
+    return [(0, Hint("prefetch", (read.tensor.name, SQUARE_PREFETCH_BYTES // size, lanes)))]
 
 
 def _stages(statements: Statements, vector: Axis, machine: Cpu) -> tuple[int, ...]:
