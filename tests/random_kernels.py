@@ -61,6 +61,7 @@ from tilewright.kernel.dialect import (
     ReshapeOp,
     ReturnOp,
     SelectOp,
+    SigmoidOp,
     StoreOp,
     Tf32Op,
     element,
@@ -84,7 +85,7 @@ FLOAT_UNARY = (arith.NegfOp, math.AbsFOp, math.SqrtOp, math.FloorOp, math.CeilOp
 FLOAT_FUNCTIONS = (
     math.ExpOp, math.LogOp, math.TanhOp, math.ErfOp, math.SinOp, math.CosOp, math.TanOp, math.AsinOp, math.AcosOp,
     math.AtanOp, math.SinhOp, math.CoshOp, math.AsinhOp, math.AcoshOp, math.AtanhOp, math.ExpM1Op, math.Log1pOp,
-    NormalCdfOp, NormalCdfTanhOp,
+    SigmoidOp, NormalCdfOp, NormalCdfTanhOp,
 )  # fmt: skip
 INTEGER_BINARY = (
     arith.AddiOp, arith.SubiOp, arith.MuliOp, arith.AndIOp, arith.OrIOp, arith.XOrIOp, arith.DivSIOp, arith.DivUIOp,

@@ -379,9 +379,9 @@ def constant(type_: ir.Type, value: Any) -> ir.Constant:
 
 
 _FUNCTIONS = (  # which have their names in `MATH`
-    "math.exp", tile.ExpNonpositiveOp.name, "math.exp2", "math.expm1", "math.log", "math.log1p", "math.tanh",
-    "math.erf", tile.NormalCdfOp.name, tile.NormalCdfTanhOp.name, "math.sin", "math.cos", "math.tan", "math.asin",
-    "math.acos", "math.atan", "math.sinh", "math.cosh", "math.asinh", "math.acosh", "math.atanh",
+    "math.exp", tile.ExpNonpositiveOp.name, tile.SigmoidOp.name, "math.exp2", "math.expm1", "math.log", "math.log1p",
+    "math.tanh", "math.erf", tile.NormalCdfOp.name, tile.NormalCdfTanhOp.name, "math.sin", "math.cos", "math.tan",
+    "math.asin", "math.acos", "math.atan", "math.sinh", "math.cosh", "math.asinh", "math.acosh", "math.atanh",
 )  # fmt: skip
 
 ELEMENT: dict[str, Emit] = {  # by the name of the operation

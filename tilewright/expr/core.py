@@ -105,9 +105,9 @@ def _exp_nonpositive(x: Any) -> Any:
 
 
 def _sigmoid(x: Any) -> Any:
-    wide = np.asarray(x)
-    e = np.exp(-np.abs(wide))
-    return np.where(wide >= 0, 1 / (1 + e), e / (1 + e)).astype(wide.dtype)
+    from tilewright.expr.special import sigmoid
+
+    return sigmoid(x)
 
 
 FUNCTIONS: dict[str, Function] = {

@@ -64,6 +64,13 @@ def normal_cdf(x: Any) -> Any:
     return np.where(wide < 0, tail, 1 - tail).astype(given.dtype)
 
 
+def sigmoid(x: Any) -> Any:
+    """``1 / (1 + exp(-x))``, without overflow, in the dtype of `x`."""
+    given = np.asarray(x)
+    e = np.exp(-np.abs(given))
+    return np.where(given >= 0, 1 / (1 + e), e / (1 + e)).astype(given.dtype)
+
+
 def exp_nonpositive(x: Any) -> Any:
     """e to the x, for x of at most 0; in f32, 0 where that is no normal number."""
     power = np.exp(x)

@@ -420,6 +420,13 @@ class ExpNonpositiveOp(_OfFloats):
 
 
 @irdl_op_definition
+class SigmoidOp(_OfFloats):
+    """``1 / (1 + exp(-x))``."""
+
+    name = "tile.sigmoid"
+
+
+@irdl_op_definition
 class NormalCdfOp(_OfFloats):
     """``(1 + erf(x / sqrt 2)) / 2``: what GELU multiplies by."""
 
@@ -618,8 +625,8 @@ def check_precision(precision: StringAttr | None, a: SSAValue, b: SSAValue) -> N
 OPERATIONS = (
     FuncOp, ReturnOp, ProgramIdOp, BlockRankOp, MainOp, BufferOp, LaunchOp, LoopOp, SliceOp, FirstOp, AllocOp,
     LoadOp, LoadBoxOp, StoreOp, GatherOp, PrefetchOp, StagingOp, StageOp, CommitOp, AwaitOp, BarrierOp, UnstageOp,
-    IotaOp, BroadcastOp, ReshapeOp, ConvertOp, RemainderOp, ExpNonpositiveOp, NormalCdfOp, NormalCdfTanhOp, CompareOp,
-    SelectOp, CastOp, Tf32Op, ReduceOp, ScanOp, DotOp, EmptyRegistersOp,
+    IotaOp, BroadcastOp, ReshapeOp, ConvertOp, RemainderOp, ExpNonpositiveOp, SigmoidOp, NormalCdfOp, NormalCdfTanhOp,
+    CompareOp, SelectOp, CastOp, Tf32Op, ReduceOp, ScanOp, DotOp, EmptyRegistersOp,
 )  # fmt: skip
 with_direct_access(*OPERATIONS)
 

@@ -16,7 +16,7 @@ from xdsl.ir import Attribute, Operation
 
 from tilewright.errors import InvalidProgram
 from tilewright.expr.dtypes import numpy_dtype
-from tilewright.expr.special import erf, exp_nonpositive, normal_cdf, normal_cdf_tanh
+from tilewright.expr.special import erf, exp_nonpositive, normal_cdf, normal_cdf_tanh, sigmoid
 from tilewright.kernel.dialect import (
     CastOp,
     CompareOp,
@@ -25,6 +25,7 @@ from tilewright.kernel.dialect import (
     NormalCdfTanhOp,
     RemainderOp,
     SelectOp,
+    SigmoidOp,
     Tf32Op,
     element,
 )
@@ -272,6 +273,7 @@ ELEMENT: dict[str, Element] = {  # by the name of the operation
     "math.atanh": _float(np.arctanh),
     RemainderOp.name: _plain(np.fmod),
     ExpNonpositiveOp.name: _plain(exp_nonpositive),
+    SigmoidOp.name: _float(sigmoid),
     NormalCdfOp.name: _plain(normal_cdf),
     NormalCdfTanhOp.name: _plain(normal_cdf_tanh),
     CompareOp.name: _compare,

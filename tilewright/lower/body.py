@@ -509,14 +509,6 @@ def _not(builder: KernelBuilder, args: Sequence[Value]) -> Value:
     return Value(builder.insert(arith.XOrIOp(a.ssa, _like(builder, a, ones))), a.dtype)
 
 
-def _sigmoid(builder: KernelBuilder, args: Sequence[Value]) -> Value:
-    """``e / (1 + e)`` with ``e = exp(min(x, 40))``: also where the result is denormal; it is 1 from there on."""
-    (a,) = args
-    exponential = builder.math("ExpOp", builder.insert(arith.MinimumfOp(a.ssa, _like(builder, a, 40.0))))
-    total = builder.insert(arith.AddfOp(_like(builder, a, 1.0), exponential))
-    return Value(builder.insert(arith.DivfOp(exponential, total)), a.dtype)
-
-
 def _is_nan(builder: KernelBuilder, args: Sequence[Value]) -> Value:
     return Value(builder.insert(tile.CompareOp("ne", args[0].ssa, args[0].ssa)), "bool")
 
@@ -609,7 +601,7 @@ FUNCTIONS: dict[str, Emit] = {
     "min": _extreme(arith.MinimumfOp, arith.MinSIOp, arith.MinUIOp, arith.AndIOp),
     "max": _extreme(arith.MaximumfOp, arith.MaxSIOp, arith.MaxUIOp, arith.OrIOp),
     "pow": _power,
-    "sigmoid": _sigmoid,
+    "sigmoid": _float(tile.SigmoidOp),
     "isnan": _is_nan,
     "isinf": _is_inf,
     "and": _by_kind(None, arith.AndIOp),

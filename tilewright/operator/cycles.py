@@ -28,7 +28,7 @@ LOST_CYCLES = 0.25  # of a step whose multiply-adds take as long as the latency:
 # Vector instructions of functions in f32, counted in the code of `codegen/math`: on AVX-512, and on vectors without
 # registers of masks, AVX2 (normal_cdf: as many more as its whole loop has). Others take one.
 INSTRUCTIONS = {
-    "exp": (14, 30), "exp_nonpositive": (11, 16), "sigmoid": (18, 33), "tanh": (20, 31), "normal_cdf": (24, 45),
+    "exp": (14, 30), "exp_nonpositive": (11, 16), "sigmoid": (16, 24), "tanh": (20, 31), "normal_cdf": (24, 45),
     "erf": (24, 38), "log": (20, 50), "div": (8, 8), "sqrt": (10, 10),
 }  # fmt: skip
 EXTREMES = ("max", "min")
