@@ -125,7 +125,7 @@ FUNCTIONS: dict[str, Function] = {
     "max": Function(2, "same", "fib", np.maximum),  # NaN if either argument is NaN
     "pow": Function(2, "same", "fi", _pow),
     "exp": Function(1, "same", "f", np.exp),
-    "exp_nonpositive": Function(1, "same", "f", _exp_nonpositive),  # of x <= 0; 0 where exp is no normal number
+    "exp_nonpositive": Function(1, "same", "f", _exp_nonpositive),  # of x <= 0; may be 0 where exp is no normal number
     "exp2": Function(1, "same", "f", np.exp2),
     "expm1": Function(1, "same", "f", np.expm1),  # exp(x) - 1, without cancellation near 0
     "log": Function(1, "same", "f", np.log),

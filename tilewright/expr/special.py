@@ -72,7 +72,7 @@ def sigmoid(x: Any) -> Any:
 
 
 def exp_nonpositive(x: Any) -> Any:
-    """e to the x, for x of at most 0; in f32, 0 where that is no normal number."""
+    """e to the x, for x of at most 0; in f32, 0 where that is no normal number, which code may return as it is."""
     power = np.exp(x)
     return np.where(power < np.finfo(np.float32).tiny, np.float32(0), power) if power.dtype == np.float32 else power
 

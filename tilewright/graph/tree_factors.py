@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 Factors: TypeAlias = tuple[int, ...]  #: of the open loops, in the order in which they stand in the text of the tree
 OpenFactors: TypeAlias = tuple[int | None, ...]
 
-_TRIES = 8  # rows that are drawn at most for each legal one that is asked for
+_TRIES = 8  # times the rows of the first table that are drawn at most, where few of them are legal
 _DIVES = 2  # decisions per open loop, after which a legal point is not looked for any longer, factor by factor
 _LEAST_ROWS = 64  # of a table
 
@@ -196,8 +196,8 @@ class TreeFactors:
     def completions(self, state: OpenFactors, count: int, numbers: Generator) -> Sequence[Factors]:
         """Loop by loop, all factors that leave a way to make up the extents are equally likely; see `Draws`.
 
-        Where too few rows of a first table are legal, a second one has all that may still be drawn: a table of many
-        rows takes hardly longer than one of few.
+        Where too few rows of a first table are legal, a second one has all that may still be drawn: drawing many rows
+        at once takes hardly longer than drawing few.
         """
         found: list[Factors] = []
         possible = self._draws.possible(state)

@@ -414,7 +414,7 @@ class _OfFloats(KernelOp):
 
 @irdl_op_definition
 class ExpNonpositiveOp(_OfFloats):
-    """e to an x of at most 0, and 0 where that is no normal number; of x above 0 any value."""
+    """e to an x of at most 0; where that is no normal number it may be 0. Of x above 0 any value."""
 
     name = "tile.exp_nonpositive"
 

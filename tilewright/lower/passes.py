@@ -458,10 +458,10 @@ class Passes:
         return emitter
 
     def _prefetch(self, each: Pass, emitter: BodyEmitter, where: Mapping[Axis, Expr]) -> None:
-        """Ask for what the hints of a pass want ahead of this step: along all lines that a vector across them reads."""
+        """Ask for what the hints of a pass want ahead of this step: of a read across lines, along each of them."""
         for hint in each.asked:
             tensor, distance, elements = str(hint.arguments[0]), int(hint.arguments[1]), int(hint.arguments[2])
-            read, step = self._streamed(tensor, each)
+            read, step = self._read_ahead(tensor, elements, each)
             form = affine(substitute(self._here(read.indices[0]), where))
             assert form is not None
             size = elements * dtypes.size_bytes(read.dtype)
@@ -470,21 +470,26 @@ class Passes:
                 place = self.builder.affine(at, emitter.loops)
                 self.builder.insert(tile.PrefetchOp(self.memory[tensor], place, size))
 
-    def _streamed(self, name: str, each: Pass) -> tuple[Read, int]:
-        """The read of a tensor that a hint prefetches, with its step along the vector: 1, if there is such a read."""
-        steps: list[tuple[int, Read]] = []
+    def _read_ahead(self, name: str, elements: int, each: Pass) -> tuple[Read, int]:
+        """The first read of a tensor along the vector, else across lines, with its step from point to point of it.
+
+        Lines are so far from each other that what is asked for on one is not on the next.
+        """
+        across: tuple[Read, int] | None = None
         for statement in self.tree.statements.values():
             for read in walk(statement.body):
                 if isinstance(read, Read) and read.indices and read.tensor.name == name:
                     form = affine(read.indices[0])
                     terms = {} if form is None else {axis.name: step for axis, step in form.terms.items()}
-                    if each.tile.vector in terms:
-                        steps.append((terms[each.tile.vector], read))
-        if not steps:
-            fact = f"prefetch asks for {name}, of which no read walks along {each.tile.vector or 'a vector'}"
+                    step = terms.get(each.tile.vector, 0)
+                    if step == 1:
+                        return read, 1
+                    if abs(step) >= elements and across is None:
+                        across = read, step
+        if across is None:
+            fact = f"prefetch asks for {name}, which no read takes along {each.tile.vector or 'a vector'}"
             raise InvalidTree(fact, where=f"tile tree, pass of {each.statement.name}", help="leave the hint out")
-        step, read = next((found for found in steps if found[0] == 1), steps[0])
-        return read, step
+        return across
 
     def _provider(self, name: str, emitter: BodyEmitter, where: Mapping[Axis, Expr]) -> Provider:
         return lambda read: self._provide(name, emitter, where)

@@ -24,11 +24,11 @@ from tilewright.tiles.parts import RegisterTile, register_tiles
 from tilewright.tiles.product import Product
 
 FMA_LATENCY_CYCLES = 4  # x86 since Skylake and Zen 3, Neoverse N1 and later
-LOST_CYCLES = 0.25  # of a step whose multiply-adds take as long as the latency: 0 to 1 on a Zen 3, by its other thread
-# Vector instructions of functions in f32, counted in the code of `codegen/math`: on AVX-512, and on vectors without
-# registers of masks, AVX2 (normal_cdf: as many more as its whole loop has). Others take one.
+LOST_CYCLES = 0.25  # of a step whose multiply-adds take as long as the latency. Measured on a Zen 3: from 0 to 1
+# Vector instructions of functions in f32, counted in loops with code of `codegen/math`: on AVX-512, and on AVX2, with
+# constants that are read again (normal_cdf: as many more as its whole loop has). Others take one.
 INSTRUCTIONS = {
-    "exp": (14, 30), "exp_nonpositive": (11, 16), "sigmoid": (16, 24), "tanh": (20, 31), "normal_cdf": (24, 45),
+    "exp": (14, 30), "exp_nonpositive": (11, 16), "sigmoid": (15, 24), "tanh": (20, 31), "normal_cdf": (24, 45),
     "erf": (24, 38), "log": (20, 50), "div": (8, 8), "sqrt": (10, 10),
 }  # fmt: skip
 EXTREMES = ("max", "min")
@@ -160,7 +160,7 @@ def _issue_cycles(fma: float) -> float:
     """Cycles of one step along k, whose multiply-adds keep the units busy for `fma` cycles and follow those of the step
     before.
 
-    Where the units are busy for about the latency, some of it is lost: no sum finds a unit free whenever it is there.
+    Where both times are about equal, some cycles are lost: a sum that is ready may find both units busy.
     """
     lost = LOST_CYCLES * max(0.0, 1.0 - abs(fma - FMA_LATENCY_CYCLES))
     return max(fma, FMA_LATENCY_CYCLES + lost)

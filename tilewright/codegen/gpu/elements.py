@@ -14,7 +14,6 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from tilewright.codegen import elementwise
 from tilewright.codegen.gpu.emission import Emission, is_bfloat, resized, to_words
 from tilewright.codegen.math.error_function import emit_one_plus_erf
-from tilewright.codegen.math.value import start
 from tilewright.codegen.values import F16, F32, I64
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
@@ -34,12 +33,7 @@ def element(at: Emission, op: Operation) -> None:
 
 
 def _together(at: Emission, op: Operation) -> list[ir.Value] | None:
-    """What f32 operations are as one function, where instructions give it: ``1 + erf(x)``, and ``e / (1 + e)`` of a
-    finite exponential.
-
-    A result that would be denormal is 0, and so is what is multiplied by it
-    (``x * sigmoid(x)`` from -87.3 down).
-    """
+    """What f32 operations are as one function, where instructions give it: ``1 + erf(x)``."""
     if at.target.power_of_two is None or at.target.reciprocal is None:
         return None
     if isinstance(op, arith.AddfOp):
@@ -47,11 +41,6 @@ def _together(at: Emission, op: Operation) -> list[ir.Value] | None:
             made = _made_by(value, "math.erf")
             if made is not None and value.has_one_use() and _ones(at, other):
                 return [emit_one_plus_erf(at.builder, x, at.target) for x in at.elements(made.operands[0])]
-    if isinstance(op, arith.DivfOp) and isinstance(op.rhs.owner, arith.AddfOp):
-        for value, other in (op.rhs.owner.operands, reversed(op.rhs.owner.operands)):
-            if value == op.lhs and _made_by(value, "math.exp") is not None and _ones(at, other):
-                pairs = zip(at.elements(op.lhs), at.elements(op.rhs), strict=True)
-                return [at.builder.fmul(e, start(at.builder, x, at.target).reciprocal().value) for e, x in pairs]
     return None
 
 

@@ -12,8 +12,8 @@ from tilewright.dataclass import dataclass
 LOG2_E = 1.44269502162933349609375  # to f32
 LN2 = 0.6931471805599453
 LOG2_E_LOW = 1.4426950408889634 - LOG2_E
-DOWN = 64  # by so much exponents of powers of two up to 2^63 are larger until the product is rounded
-SIGMOID_HIGH = 40.0  # the sigmoid is 1 to nearest, in f64 too; its exponential is below 2^58
+EXPONENT_OFFSET = 64  # is added to an exponent n so that 2^(n + 64) is a normal number; 2^-64 is multiplied at the end
+SMALL_HIGH = 40.0  # e to it is below 2^EXPONENT_OFFSET; from it on the sigmoid is 1 to nearest, in f64 too
 NONPOSITIVE_LOW = -88.0  # its power of two is the one below those of normal numbers
 TANH_SPLIT = 0.55  # tanh: x + x^3 p(x^2) below, 1 - 2 / (1 + exp(2 x)) above
 
@@ -29,7 +29,7 @@ def emit_exp(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = Non
 
 def emit_exp_nonpositive(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = None) -> ir.Value:
     """e to an x of at most 0. f32: 2.2 ulp near 0 and another for every 4 of x (2.8 and one for every 1 without fused
-    multiply-add); 0 below -87.7, where it is no normal number. f64: as `emit_exp`.
+    multiply-add), and 0 from -87.69 down, where it is no normal number. f64: as `emit_exp`.
 
     The integer n of ``2^n 2^r`` is -127 there, so that the bits of its power are 0.
     """
@@ -78,7 +78,9 @@ def emit_sigmoid(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None =
     Where an instruction gives powers of two, the 3.6 ulp of exp make 7.5 at most, of a result just below one of them.
     """
     v = start(builder, x, target)
-    e = _exp_down(v.at_most(SIGMOID_HIGH))
+    e = exp(v.at_most(SMALL_HIGH), small=True)
+    if v.has_power_of_two and v.has_reciprocal:
+        return (e * (e + 1.0).reciprocal()).value
     return (e / (e + 1.0)).value
 
 
@@ -146,32 +148,19 @@ def _reduce_exp(x: Value) -> _Reduced:
     return _Reduced(n, shifted.bits(), q.fma(r * r, r))
 
 
-def exp(x: Value) -> Value:
-    """exp of x up to the bound where it overflows to infinity."""
+def exp(x: Value, small: bool = False) -> Value:
+    """exp of x up to the bound where it overflows to infinity; of `small` x, at most `SMALL_HIGH`, in fewer steps."""
     c = x.kind
     if x.has_power_of_two:
         return _exp_by_power_of_two(x)
     x = _not_below(c.exp_low, x)
-    shifted = x.fma(1.4426950408889634, c.round_magic)
-    n = shifted - c.round_magic
+    magic = offset_magic(x) if small else c.round_magic
+    shifted = x.fma(1.4426950408889634, magic)
+    n = shifted - magic
     r = n.fma(-c.ln2_high, x)
     r = n.fma(-c.ln2_low, r)
-    p = r.polynomial((1.0, 1.0, *c.exp))
-    return scaled(_zero_up_to(c.exp_low, x, p), n, shifted.bits())
-
-
-def _exp_down(x: Value) -> Value:
-    """exp of x of at most `SIGMOID_HIGH`."""
-    if x.has_power_of_two or x.has_exponents:
-        return exp(x)
-    c = x.kind
-    x = x.at_least(c.exp_low)
-    shifted = x.fma(1.4426950408889634, down_magic(x))
-    n = shifted - down_magic(x)
-    r = n.fma(-c.ln2_high, x)
-    r = n.fma(-c.ln2_low, r)
-    p = r.polynomial((1.0, 1.0, *c.exp))
-    return scaled_down(_zero_up_to(c.exp_low, x, p), n, shifted)
+    p = _zero_up_to(c.exp_low, x, r.polynomial((1.0, 1.0, *c.exp)))
+    return scaled_with_offset(p, n, shifted) if small else scaled(p, n, shifted.bits())
 
 
 def _not_below(low: float, x: Value) -> Value:
@@ -205,21 +194,22 @@ def scaled(p: Value, n: Value, k: Value) -> Value:
     return p * first * rest
 
 
-def down_magic(x: Value) -> float:
-    """What is added to a number below `DOWN` to round it to an integer n, for `scaled_down`."""
+def offset_magic(x: Value) -> float:
+    """What rounds a number to an integer n when it is added, for `scaled_with_offset`."""
     c = x.kind
-    return c.round_magic if x.has_exponents else c.round_magic + c.bias + DOWN
+    return c.round_magic if x.has_exponents else c.round_magic + c.bias + EXPONENT_OFFSET
 
 
-def scaled_down(p: Value, n: Value, shifted: Value) -> Value:
-    """p * 2^n for p about 1 and n below `DOWN`, with gradual underflow; `shifted` is the sum of n and `down_magic`.
+def scaled_with_offset(p: Value, n: Value, shifted: Value) -> Value:
+    """p * 2^n for p about 1 and n below `EXPONENT_OFFSET`, with gradual underflow; `shifted` is n plus `offset_magic`.
 
-    The lowest bits of that are the exponent of 2^(n + DOWN), a normal number. What takes it back rounds once.
+    The lowest bits of `shifted` are the exponent of 2^(n + EXPONENT_OFFSET), a normal number. Only the product with
+    2^-EXPONENT_OFFSET is rounded.
     """
     c = p.kind
     if p.has_exponents:
         return p.exponent("scalef", n)
-    return p * (shifted.bits() << c.mantissa).as_float() * 2.0**-DOWN
+    return p * (shifted.bits() << c.mantissa).as_float() * 2.0**-EXPONENT_OFFSET
 
 
 def _expm1_small(part: _Reduced) -> Value:

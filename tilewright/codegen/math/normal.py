@@ -10,7 +10,7 @@ from llvmlite import ir
 
 from tilewright.codegen.arithmetic import Arithmetic
 from tilewright.codegen.math.coefficients import LOG_NORMAL_32, NORMAL_REST_32, NORMAL_TAIL_64, NORMAL_UPPER_32
-from tilewright.codegen.math.exponentials import LOG2_E, down_magic, exp, scaled_down
+from tilewright.codegen.math.exponentials import LOG2_E, exp, offset_magic, scaled_with_offset
 from tilewright.codegen.math.pairs import two_product, two_sum
 from tilewright.codegen.math.value import Value, start
 
@@ -44,8 +44,8 @@ def _gauss(a: Value) -> Value:
     """``exp(-a^2 / 2)``: 2^n times a polynomial in ``a^2 + 2 n log 2``, the exact square taken."""
     c = a.kind
     square = a * a
-    shifted = square.fma(-LOG2_E / 2, down_magic(a))
-    n = shifted - down_magic(a)
+    shifted = square.fma(-LOG2_E / 2, offset_magic(a))
+    n = shifted - offset_magic(a)
     if a.has_fma:
         difference = a.fma(a, n * (2 * c.ln2_high))  # the product is exact, and so is the sum but for its last place
     else:
@@ -53,7 +53,7 @@ def _gauss(a: Value) -> Value:
         difference = n.fma(2 * c.ln2_high, square) + rest
     difference = n.fma(2 * c.ln2_low, difference)
     powers = [(-0.5) ** power * coefficient for power, coefficient in enumerate((1.0, 1.0, *c.exp))]
-    return scaled_down(difference.polynomial(powers), n, shifted)
+    return scaled_with_offset(difference.polynomial(powers), n, shifted)
 
 
 def _quotient_single(a: Value) -> Value:

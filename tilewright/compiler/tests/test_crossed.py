@@ -89,3 +89,22 @@ def test_squares_ask_ahead_along_every_line_that_they_read() -> None:
     program = module.artifact.program
     assert program.count("tile.prefetch") >= 8
     assert all(f"constant {401 * line + 64} :" in program for line in range(8))
+
+
+def test_every_input_that_is_read_across_lines_is_asked_for() -> None:
+    b = GraphBuilder()
+    x, y, z, w = (b.input(name, (1200, 800), "f32") for name in "xyzw")
+    crossed = shape.transpose(x + elementwise.unary(y, "abs"), (1, 0))
+    along = b.input("along", (800, 1200), "f32")
+    mixed = shape.transpose(z, (1, 0)) * along
+    graph = b.finish([crossed, mixed, w + 1.0])
+    plan = make_plan(graph, resolve_cpu("x86-64-v3"), 1)
+    hints = {name for each in plan.kernels for name in re.findall(r'prefetch\("(\w+)', print_tree(each.scheduled.tree))}
+    assert hints == {"x", "y", "z"}
+
+
+def test_a_tensor_that_is_read_both_ways_has_no_hint_for_squares() -> None:
+    b = GraphBuilder()
+    x = b.input("x", (640, 640), "f32")
+    (kernel,) = make_plan(b.finish([x + shape.transpose(x, (1, 0))]), resolve_cpu("x86-64-v3"), 1).kernels
+    assert "prefetch" not in print_tree(kernel.scheduled.tree)

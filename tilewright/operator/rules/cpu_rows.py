@@ -18,7 +18,7 @@ from tilewright.dataclass import dataclass
 from tilewright.decision import Cost, Decision
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
-from tilewright.expr.core import COSTLY, Apply, Axis, Read, walk
+from tilewright.expr.core import COSTLY, Apply, Axis, Read, Tensor, walk
 from tilewright.machine.description import Cache, Cpu
 from tilewright.machine.roofline import LaunchModel, busiest_share
 from tilewright.operator.crossed import crossed_read, order_of_squares
@@ -106,10 +106,9 @@ def schedule_rows(
         SpatialLoop(axis, tiled.get(axis.name, 1), blocks.get(axis.name, 1), lanes if axis == vector else 0)
         for axis in sorted(outer, key=lambda axis: places.get(axis.name, -1))
     ]
-    if crossed is None:
-        asked = _prefetches(statements, vector, length, machine, bool(stages), joined)
-    else:
-        asked = _prefetches_of_squares(crossed[1], lanes, machine)
+    asked = _prefetches(statements, vector, length, machine, bool(stages), joined)
+    if crossed is not None:
+        asked += _prefetches_of_squares(statements, vector, crossed[0], lanes, machine)
     hints = _hints(statements, streams, joined, asked)
     along = (vector.name, length) if inside else None
     tree = row_tree(statements, loops, along, lanes, hints, stages, joined, machine.caches)
@@ -394,16 +393,31 @@ def _prefetches(
     return found
 
 
-def _prefetches_of_squares(read: Read, lanes: int, machine: Cpu) -> list[tuple[int, Hint]]:
-    """What a square asks for ahead, along all lines that it reads, of an input that L2 does not hold by far.
+def _prefetches_of_squares(
+    statements: Statements, vector: Axis, crossed: Axis, lanes: int, machine: Cpu
+) -> list[tuple[int, Hint]]:  # fmt: skip
+    """What a square asks for ahead, along all lines that it reads, of inputs that L2 does not hold by far.
 
-    The lines are more than a processor follows by itself: as many as the vector loop has points.
+    The lines are more than a processor follows by itself: as many as the vector loop has points. A tensor that is read
+    along the vector too has its hint for that, if any.
     """
-    size = dtypes.size_bytes(read.tensor.dtype)
     l2 = machine.caches[1].bytes if len(machine.caches) > 1 else machine.caches[0].bytes
-    if int(read.tensor.shape[0]) * size <= BEYOND_L2 * l2:  # type: ignore[arg-type]
-        return []
-    return [(0, Hint("prefetch", (read.tensor.name, SQUARE_PREFETCH_BYTES // size, lanes)))]
+    steps: dict[str, list[int]] = {}
+    tensors: dict[str, Tensor] = {}
+    for each in statements:
+        for read in walk(each.body):
+            form = affine(read.indices[0]) if isinstance(read, Read) and read.indices else None
+            if form is not None and isinstance(read, Read):
+                along = form.coefficient(vector) if form.coefficient(crossed) == 1 else 1
+                steps.setdefault(read.tensor.name, []).append(along)
+                tensors[read.tensor.name] = read.tensor
+    hints = []
+    for name, found in steps.items():
+        size = dtypes.size_bytes(tensors[name].dtype)
+        far = int(tensors[name].shape[0]) * size > BEYOND_L2 * l2  # type: ignore[arg-type]
+        if far and all(abs(step) >= lanes for step in found):
+            hints.append((0, Hint("prefetch", (name, SQUARE_PREFETCH_BYTES // size, lanes))))
+    return hints
 
 
 def _stages(statements: Statements, vector: Axis, machine: Cpu) -> tuple[int, ...]:

@@ -43,7 +43,7 @@ GENOMES_LEAST: Final = 5103  # E16: combinations of orders and mappings
 GENERATIONS, POPULATION = 50, 20  # E16: of the search of whole trees
 MINUTES: Final = 5  # our bar for all of them
 FACTORS_EACH: Final = 200  # trees of one genome
-TREES_A_GENOME: Final = 50  # of the evaluations above, one genome for so many
+EVALUATIONS_PER_GENOME: Final = 50  # of the evaluations above, one genome for so many
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Report:
 def report(layers: Sequence[str] = SHAPES, trials: int = EVALUATIONS) -> Report:
     """Run both searches for the first of the networks; `trials` are the trees of the search of factors.
 
-    One genome is evaluated for every `TREES_A_GENOME` of them. Raises InvalidArgument for another network.
+    One genome is evaluated for every `EVALUATIONS_PER_GENOME` of them. Raises InvalidArgument for another network.
     """
     network, *_ = chosen(layers, NETWORKS)
     problem = Problem.of(workload(shaped("attention", network), "f16"))
@@ -166,7 +166,7 @@ def report(layers: Sequence[str] = SHAPES, trials: int = EVALUATIONS) -> Report:
         space, lambda each: TreeCost(each, machine), lambda each: TreeSearch(each, rollouts=100), FACTORS_EACH
     )
     started = time.process_time()
-    budget = Budget(max(1, trials // TREES_A_GENOME))
+    budget = Budget(max(1, trials // EVALUATIONS_PER_GENOME))
     bred = minimise(fitness, Genetic(space, POPULATION, rounds=GENERATIONS), budget).trace.steps
     return Report(network, space.size, factors, _convergence(bred, time.process_time() - started))
 

@@ -56,7 +56,7 @@ EXACT: dict[str, Callable[..., Any]] = {  # truth for float64: 60 digits
     "normal_cdf_tanh": lambda x: 1 / (1 + mp.exp(-mp.sqrt(8 / mp.pi) * (x + mp.mpf("0.044715") * x**3))),
 }  # fmt: skip
 ULPS: dict[str, tuple[float, float]] = {  # bounds of f32 and f64, as the docstrings say
-    "exp2": (1.2, 1.3), "exp_nonpositive": (64.0, 1.3),
+    "exp2": (1.2, 1.3), "exp_nonpositive": (91.0, 1.3),
     "exp": (1.2, 1.3), "expm1": (1.6, 2.0), "sigmoid": (2.2, 1.8), "tanh": (2.5, 2.7), "sinh": (2.3, 2.5),
     "cosh": (1.5, 1.4), "log": (1.0, 0.9), "log1p": (1.0, 0.9), "asinh": (1.8, 1.7), "acosh": (2.1, 1.8),
     "atanh": (2.0, 1.8), "pow": (0.51, 1.7), "erf": (1.9, 2.2), "sin": (1.6, 2.4), "cos": (1.6, 2.0),
@@ -254,12 +254,12 @@ def test_activations_within_two_ulps(name: str) -> None:
     assert errors.max() <= 2.001, worst(errors, got, x, y)
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["told", "portable"])
-def test_exponentials_of_a_softmax_are_exact_near_0(told: bool) -> None:
+@pytest.mark.parametrize("target", [True, False], ids=["target", "portable"])
+def test_errors_of_exponentials_of_a_softmax_grow_from_0_on(target: bool) -> None:
     x = -np.concatenate([np.linspace(0, 90, 400_001), 2.0 ** np.linspace(-30, 6, 50_000)]).astype(np.float32)
-    got = compiled("exp_nonpositive", "f32", 16, "host", told)(x)
+    got = compiled("exp_nonpositive", "f32", 16, "host", target)(x)
     errors = ulps_single("exp_nonpositive", got, x, x)
-    fused = told and target_for(host()).fma
+    fused = target and target_for(host()).fma
     bound = 2.2 - x / 4 if fused else 2.8 - x
     at = int(np.argmax(errors - bound))
     assert errors[at] <= bound[at], worst(errors, got, x, x)

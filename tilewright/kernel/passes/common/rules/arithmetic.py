@@ -16,7 +16,17 @@ from xdsl.dialects import arith
 from xdsl.dialects.builtin import IndexType, IntegerType
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from tilewright.kernel.dialect import BroadcastOp, CompareOp, SelectOp, element, shape
+from tilewright.kernel.dialect import (
+    BroadcastOp,
+    CompareOp,
+    ExpNonpositiveOp,
+    NormalCdfOp,
+    NormalCdfTanhOp,
+    SelectOp,
+    SigmoidOp,
+    element,
+    shape,
+)
 from tilewright.kernel.elements import ELEMENT, dtype_of, evaluate
 from tilewright.kernel.rewrite import (
     Rule,
@@ -33,6 +43,9 @@ Operands = Sequence[SSAValue]
 Numbers = Sequence[float | None]
 ElementRule = Callable[[Operation, Operands, Numbers], bool]
 """A rule that gets the operands and, for each, its number if it is a constant."""
+
+ROUNDED = frozenset({ExpNonpositiveOp, NormalCdfOp, NormalCdfTanhOp, SigmoidOp})
+"""Functions with operations of their own; like those of `math`, they are not rounded alike on every target."""
 
 EXACT_FUNCTIONS = frozenset(f"math.{name}" for name in ("absf", "absi", "sqrt", "floor", "ceil", "trunc", "roundeven"))
 """The operations of `math` that are rounded correctly on every target."""
@@ -231,7 +244,7 @@ def on_scalars(op: Operation, operands: Operands, numbers: Numbers) -> bool:
 
 def _rules_of(name: str) -> list[ElementRule]:
     rules: list[ElementRule] = []
-    if not name.startswith("math.") or name in EXACT_FUNCTIONS:
+    if name in EXACT_FUNCTIONS or not (name.startswith("math.") or name in _names(ROUNDED)):
         rules.append(fold_constants)
     if name in _names(COMMUTATIVE):
         rules.append(constant_to_the_right)
