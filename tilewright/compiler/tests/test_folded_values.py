@@ -28,7 +28,7 @@ UNITS = {"f16": 1, "bf16": 1, "f32": 5, "f64": 8}
 _FUNCTIONS: dict[str, Build] = {
     name: (lambda x, y, name=name: ops.map_elements([x, y][: FUNCTIONS[name].arity], lambda *v: apply(name, *v)))
     for name, function in FUNCTIONS.items()
-    if "f" in function.kinds and name != "select"
+    if "f" in function.kinds and name not in ("select", "exp_nonpositive")  # which no operator of a model is
 }
 _OPERATORS: dict[str, Build] = {
     "leaky_relu": lambda x, y: ops.leaky_relu(x),

@@ -239,7 +239,7 @@ def test_hidden_keys_are_not_predicted() -> None:
 
 def in_blocks(machine: str = "host") -> tuple[Graph, str, Kernel]:
     """Attention with the name and the kernel that it has in blocks of keys."""
-    graph = attended(2, 200, 640, (64, 64))
+    graph = attended(2, 204, 640, (64, 64))
     with patch.object(cpu_fused, "l2_bytes", lambda _: SMALL_L2):
         plan = make_plan(graph, resolve_cpu(machine), 1, ALWAYS)
     ((name, kernel),) = (

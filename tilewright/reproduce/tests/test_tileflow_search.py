@@ -22,7 +22,7 @@ def test_both_searches_have_their_figures() -> None:
     report = find("tileflow-search").run(layers=["mlp-mixer-512"], trials=300)
     assert isinstance(report, Report)
     assert len(report.factors.best) == 300
-    assert len(report.trees.best) == 3
+    assert len(report.trees.best) == 6
     assert report.factors.legal == 300 >= report.trees.legal
     figures = report.to_json()["searches"]
     assert figures["factors"]["best"] == report.factors.best[-1] == min(filter(None, report.factors.best))
