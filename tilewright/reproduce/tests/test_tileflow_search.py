@@ -28,7 +28,7 @@ def test_both_searches_have_their_figures() -> None:
     assert figures["factors"]["best"] == report.factors.best[-1] == min(filter(None, report.factors.best))
     by_subject = {claim.subject: claim for claim in report.claims}
     assert by_subject["time of a tree"].ours == pytest.approx(1e3 * figures["factors"]["seconds_each"])
-    assert by_subject["genomes with legal factors, of 3"].ours == report.trees.legal
+    assert by_subject["genomes with legal factors, of 6"].ours == report.trees.legal
     legal = replace(report, trees=Convergence((50.0,), 2.0, 1), factors=Convergence((100.0,), 0.1, 1))
     by_subject = {claim.subject: claim for claim in legal.claims}
     assert by_subject["time of 50 generations of 20 genomes"].ours == pytest.approx(755 * 2.0 / 60)
