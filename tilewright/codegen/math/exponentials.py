@@ -75,12 +75,13 @@ def emit_expm1(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = N
 def emit_sigmoid(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = None) -> ir.Value:
     """``e / (1 + e)`` with e = exp(x), also where that is denormal. f32: 2.2 ulp; f64: 1.8 ulp.
 
-    Where an instruction gives powers of two, the 3.6 ulp of exp make 7.5 at most, of a result just below one of them.
+    Where instructions give powers of two and reciprocals it is ``1 / (1 + exp(-x))``, and 0 where that is denormal. The
+    3.6 ulp of exp make 7.5 at most, of a result just below a power of two.
     """
     v = start(builder, x, target)
-    e = exp(v.at_most(SMALL_HIGH), small=True)
     if v.has_power_of_two and v.has_reciprocal:
-        return (e * (e + 1.0).reciprocal()).value
+        return (exp(-v) + 1.0).reciprocal().value
+    e = exp(v.at_most(SMALL_HIGH), small=True)
     return (e / (e + 1.0)).value
 
 
