@@ -15,6 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import tilewright.compiler.gpu_relayouts  # noqa: F401 - it would keep what `on_chunks` puts in place while it is imported
 import tilewright.compiler.rows as rows_module
 import tilewright.operator.rules.cpu_rows as cpu_rows
 from tests.covering import tries
