@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import prod
 
 from tilewright.expr.affine import affine
-from tilewright.expr.core import Apply, Axis, Const, Expr, Read, walk
+from tilewright.expr.core import Apply, Axis, Cast, Const, Expr, Read, walk
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.names import unique
 from tilewright.expr.rewrite import substitute, transform
@@ -164,3 +164,10 @@ def written_out(body: Expr, values: Mapping[str, Statement]) -> Expr:
         return written_out(values[name].body, values) if name in values else None
 
     return transform(body, rule)
+
+
+def without_conversions(expr: Expr) -> Expr:
+    """A value without conversions to f32, which change nothing."""
+    while isinstance(expr, Cast) and expr.dtype == "f32" and expr.arg.dtype in ("f16", "bf16", "f32"):
+        expr = expr.arg
+    return expr

@@ -22,7 +22,7 @@ from tilewright.kernel import simt
 
 def element(at: Emission, op: Operation) -> None:
     """Any element operation, register by register."""
-    whole = _together(at, op)
+    whole = _one_plus_erf(at, op)
     if whole is not None:
         at.set(op.results[0], whole)
         return
@@ -32,8 +32,8 @@ def element(at: Emission, op: Operation) -> None:
     at.set(op.results[0], [apply(at, op.name, op, list(column)) for column in zip(*columns, strict=True)])
 
 
-def _together(at: Emission, op: Operation) -> list[ir.Value] | None:
-    """What f32 operations are as one function, where instructions give it: ``1 + erf(x)``."""
+def _one_plus_erf(at: Emission, op: Operation) -> list[ir.Value] | None:
+    """A sum that is ``1 + erf(x)`` in f32, as one function, where instructions give powers of two and reciprocals."""
     if at.target.power_of_two is None or at.target.reciprocal is None:
         return None
     if isinstance(op, arith.AddfOp):

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations, islice
 from math import prod
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tilewright.errors import InvalidArgument
 from tilewright.expr.text import parse_graph
+from tilewright.graph.factor_draws import Draws
 from tilewright.graph.orders import Orders
 from tilewright.graph.tree_factors import Factors, TreeFactors
 from tilewright.graph.tree_fitness import TreeFitness
@@ -313,6 +315,26 @@ def test_draws_and_neighbours_are_legal() -> None:
         assert near
         assert set(near) <= legal - {point}
         assert space.from_json(json.loads(canonical(space, point))) == point
+
+
+def test_a_second_table_of_draws_follows_where_few_of_the_first_are_legal(monkeypatch: pytest.MonkeyPatch) -> None:
+    factors = small()
+    state = factors.start()
+    assert state is not None
+    tables: list[int] = []
+    drawn, legal = Draws.drawn, TreeFactors.legal
+
+    def counted(self: Draws, possible: Any, count: int, numbers: Any) -> Any:
+        tables.append(count)
+        return drawn(self, possible, count, numbers)
+
+    def none_of_the_first(self: TreeFactors, table: Any) -> Any:
+        return legal(self, table) & (len(tables) > 1)
+
+    monkeypatch.setattr(Draws, "drawn", counted)
+    monkeypatch.setattr(TreeFactors, "legal", none_of_the_first)
+    assert len(factors.completions(state, 100, np.random.default_rng(0))) == 100
+    assert tables == [100, 700]
 
 
 def test_neighbours_lead_from_every_tree_to_every_other() -> None:

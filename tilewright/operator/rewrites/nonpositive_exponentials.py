@@ -16,8 +16,14 @@ from dataclasses import replace
 
 from tilewright.expr.core import Apply, Expr
 from tilewright.expr.rewrite import transform
-from tilewright.operator.rewrites.online_softmax import without_conversions
-from tilewright.operator.statements import Statements, covering, value_read, values_in, written_out
+from tilewright.operator.statements import (
+    Statements,
+    covering,
+    value_read,
+    values_in,
+    without_conversions,
+    written_out,
+)
 from tilewright.tiles.kernel import AFTER, BEFORE, ELEMENT, Follows, Statement
 
 BELOW = ((ELEMENT, AFTER), (BEFORE, AFTER))  # running values of a maximum, of which the first is at most the second

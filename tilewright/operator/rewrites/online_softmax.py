@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tilewright.expr.core import Apply, Cast, Expr
-from tilewright.operator.statements import Statements, covering, value_read, written_out
+from tilewright.expr.core import Apply, Expr
+from tilewright.operator.statements import Statements, covering, value_read, without_conversions, written_out
 from tilewright.tiles.kernel import AFTER, BEFORE, ELEMENT, Follows, Statement, placeholder
 
 
@@ -48,10 +48,3 @@ def _exponent(body: Expr) -> Expr | None:
     """What a body takes the exponential of."""
     plain = without_conversions(body)
     return without_conversions(plain.args[0]) if isinstance(plain, Apply) and plain.function == "exp" else None
-
-
-def without_conversions(expr: Expr) -> Expr:
-    """A value without conversions to f32, which change nothing."""
-    while isinstance(expr, Cast) and expr.dtype == "f32" and expr.arg.dtype in ("f16", "bf16", "f32"):
-        expr = expr.arg
-    return expr

@@ -151,3 +151,12 @@ def test_a_place_that_is_a_loop_is_only_added() -> None:
     plan = make_plan(b.finish(made), resolve_target("znver5"), 1)
     along, every = [each.cycles for each in planned_launches(plan) if each.name.endswith(".updates")]
     assert every < along < 1.5 * every
+
+
+def test_a_tile_of_as_many_sums_as_the_units_hold_under_way_loses_against_one_of_more() -> None:
+    """512 rows are whole tiles of 2, and not of 6; without what is lost they would decide it."""
+    b = GraphBuilder()
+    graph = b.finish([linalg.matmul(b.input("a", (512, 512), "f32"), b.input("b", (512, 512), "f32"), name="c")])
+    plan = make_plan(graph, resolve_cpu("x86-64-v3"), 1)
+    chosen = {each.subject: each.chosen for each in plan.decisions}
+    assert chosen["register tile of c"] == "6 rows by 2 vectors"

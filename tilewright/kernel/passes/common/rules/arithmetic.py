@@ -44,7 +44,7 @@ Numbers = Sequence[float | None]
 ElementRule = Callable[[Operation, Operands, Numbers], bool]
 """A rule that gets the operands and, for each, its number if it is a constant."""
 
-ROUNDED = frozenset({ExpNonpositiveOp, NormalCdfOp, NormalCdfTanhOp, SigmoidOp})
+INEXACT_FUNCTIONS = frozenset({ExpNonpositiveOp, NormalCdfOp, NormalCdfTanhOp, SigmoidOp})
 """Functions with operations of their own; like those of `math`, they are not rounded alike on every target."""
 
 EXACT_FUNCTIONS = frozenset(f"math.{name}" for name in ("absf", "absi", "sqrt", "floor", "ceil", "trunc", "roundeven"))
@@ -244,7 +244,7 @@ def on_scalars(op: Operation, operands: Operands, numbers: Numbers) -> bool:
 
 def _rules_of(name: str) -> list[ElementRule]:
     rules: list[ElementRule] = []
-    if name in EXACT_FUNCTIONS or not (name.startswith("math.") or name in _names(ROUNDED)):
+    if name in EXACT_FUNCTIONS or not (name.startswith("math.") or name in _names(INEXACT_FUNCTIONS)):
         rules.append(fold_constants)
     if name in _names(COMMUTATIVE):
         rules.append(constant_to_the_right)
