@@ -197,7 +197,7 @@ class _Equal:
             self._none()
         span = _Reach(min(lows), max(lasts), shifts[0], min(least), max(most))
         span = self._keep_inside(span, axis.extent)
-        if axis.cut and self._along(place, axis.name).shift:
+        if self.topology.cuts(op, name) and self._along(place, axis.name).shift:
             return self._part(op, name, place, span)
         return span
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import reduce
 from math import prod
-from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from tilewright.expr.affine import Affine
 from tilewright.expr.core import Axis, Read, Tensor
 from tilewright.expr.core import walk as walk_expr
 from tilewright.tiles.buffers import buffers
-from tilewright.tiles.problem import Access, Problem
+from tilewright.tiles.problem import Problem, Side
 from tilewright.tiles.rescaling import Rescaled, rescaled
 from tilewright.tiles.resources import Factors, Number, Range, factor_of, greatest, least
 from tilewright.tiles.tree import Kind, Leaf, Loop, Node, Path, Scope, Stage, Tile, same_path, walk
@@ -139,19 +138,6 @@ def _bypassed(node: Node) -> set[str]:
     return found
 
 
-class Side(NamedTuple):
-    """One dimension of a tensor: its extent, and the accesses by expression. A form that is None: all.
-
-    `axes` are the (expression, axis) whose values are the indices, where each access has one.
-    """
-
-    extent: int
-    accesses: tuple[tuple[str, Affine | None], ...]
-    axes: tuple[tuple[str, str], ...] | None
-
-
-#: The different accesses of one dimension of a tensor: expression, form, and the axis that the form is, if it is one.
-_Indices = dict[object, tuple[str, Affine | None, str | None]]
 #: A loop around a leaf: the depth of its node, and the loop with its place in the tile of this path, or in the kernel.
 Around = tuple[int, Loop, Path, int]
 
@@ -177,7 +163,7 @@ class Accesses:
             self.users[one.value.name] |= {one.rescaling.total}
         self._outside: dict[tuple[str, ...], Mapping[str, Sequence[Side]]] = {}
         self._loops: dict[str, Mapping[str, Sequence[Around]]] = {}
-        self._axes: dict[tuple[str, str], _Axis] = {}
+        self._consumers: dict[tuple[str, str], Sequence[tuple[str, Affine, Path]]] = {}
 
     def inside(self, path: Path) -> list[str]:
         """The expressions below a node."""
@@ -188,53 +174,29 @@ class Accesses:
         ops = tuple(self.inside(path))
         if ops not in self._outside:
             inside = frozenset(ops)
-            self._outside[ops] = self.touched(path, lambda name: not self._lives_inside(name, inside))
+            sides = self.problem.sides(ops)
+            self._outside[ops] = {name: own for name, own in sides.items() if not self._lives_inside(name, inside)}
         return self._outside[ops]
 
-    def touched(self, path: Path, wanted: Callable[[str], bool]) -> Mapping[str, Sequence[Side]]:
-        """How the tensors that are wanted are indexed in a node."""
-        found: dict[str, list[_Indices]] = {}
-        for op in self.inside(path):
-            for access in self.problem.accesses(op):
-                if wanted(access.tensor):
-                    self._add(found.setdefault(access.tensor, [{} for _ in access.forms]), access)
-        return {
-            name: [
-                _side(int(extent), side.values())  # type: ignore[arg-type]
-                for extent, side in zip(self.shapes[name].shape, sides, strict=True)
-            ]
-            for name, sides in found.items()
-        }
-
-    def _add(self, sides: Sequence[_Indices], access: Access) -> None:
-        """Note an access of an expression, dimension by dimension; once where it has equal ones."""
-        for side, form, axis in zip(sides, access.forms, access.plain, strict=True):
-            key: object = axis
-            if axis is None and form is not None:
-                key = form.constant, tuple(form.terms.items())
-            side[access.op, key] = access.op, form, axis
+    def touched(self, path: Path) -> Mapping[str, Sequence[Side]]:
+        """How each tensor is indexed in a node."""
+        return self.problem.sides(tuple(self.inside(path)))
 
     def _lives_inside(self, tensor: str, inside: frozenset[str]) -> bool:
         users = self.users[tensor]
         return tensor in inside and bool(users) and users <= inside
 
-    def axis(self, op: str, axis: str) -> _Axis:
-        """What decides the values of an axis of an expression."""
+    def consumers(self, op: str, axis: str) -> Sequence[tuple[str, Affine, Path]]:
+        """The forms by which consumers in the tree ask for an axis, each with the node that it shares with `op`."""
         key = (op, axis)
-        if key not in self._axes:
-            compute, name, (place, _) = self.problem.compute(op), self.problem.names[key], self.places[op]
-            self._axes[key] = _Axis(
-                name,
-                next(a.size for a in compute.loops if a.name == axis),
-                name in self.loops(op),
-                all(axis != a.name for a in compute.body_loops),
-                tuple(
-                    (consumer, form, same_path(place, self.places[consumer][0]))
-                    for consumer, form in self.problem.derived.get(key, ())
-                    if consumer in self.places
-                ),
-            )
-        return self._axes[key]
+        if key not in self._consumers:
+            place = self.places[op][0]
+            self._consumers[key] = [
+                (consumer, form, same_path(place, self.places[consumer][0]))
+                for consumer, form in self.problem.axis(op, axis).forms
+                if consumer in self.places
+            ]
+        return self._consumers[key]
 
     def loops(self, op: str) -> Mapping[str, Sequence[Around]]:
         """The loops around a leaf by name, outermost first, the micro-kernel's included."""
@@ -251,25 +213,6 @@ class Accesses:
         return self._loops[op]
 
 
-def _side(extent: int, indices: Collection[tuple[str, Affine | None, str | None]]) -> Side:
-    axes = tuple([(op, axis) for op, _, axis in indices if axis is not None])
-    return Side(extent, tuple([(op, form) for op, form, _ in indices]), axes if len(axes) == len(indices) else None)
-
-
-class _Axis(NamedTuple):
-    """An axis of an expression: the name of its loop, its extent, whether loops cut it, and what decides its values.
-
-    `given`: an ordered accumulation gives all of them. `forms`: these consumers ask for them, by affine forms over
-    their axes; with the node that they share with the expression.
-    """
-
-    name: str
-    extent: int
-    cut: bool
-    given: bool
-    forms: tuple[tuple[str, Affine, Path], ...]
-
-
 class Slices:
     """Extents of loops and tensors inside any node of one tree; loops of tiles at the `levels` given have one step."""
 
@@ -279,22 +222,20 @@ class Slices:
         self.places = accesses.places
         self._extents: dict[tuple[str, str, Path], Number] = {}
         self._products: dict[tuple[str, str], Sequence[tuple[int, Number]]] = {}
+        self._outside: dict[Path, dict[str, Number]] = {}
         self._touched: dict[Path, dict[str, Number]] = {}
-        self._computed: dict[Path, dict[str, Number]] = {}
 
     def outside(self, path: Path) -> dict[str, Number]:
         """Elements of each tensor from outside the node at `path` that one execution of it touches."""
-        if path not in self._touched:
-            self._touched[path] = self._sizes(path, self.accesses.outside(path))
-        return self._touched[path]
+        if path not in self._outside:
+            self._outside[path] = self._sizes(path, self.accesses.outside(path))
+        return self._outside[path]
 
     def touched_of(self, tensor: str, path: Path) -> Number:
         """Elements of one tensor, from outside or from inside, that one execution of the node at `path` touches."""
-        if tensor not in self.places:
-            return self._sizes(path, self.accesses.touched(path, lambda name: name == tensor)).get(tensor, 0)
-        if path not in self._computed:
-            self._computed[path] = self._sizes(path, self.accesses.touched(path, lambda name: name in self.places))
-        return self._computed[path].get(tensor, 0)
+        if path not in self._touched:
+            self._touched[path] = self._sizes(path, self.accesses.touched(path))
+        return self._touched[path].get(tensor, 0)
 
     def takes(self, op: str, tensor: str) -> bool:
         """Whether an expression reads a tensor."""
@@ -325,10 +266,10 @@ class Slices:
 
     def _side(self, path: Path, side: Side) -> Number:
         """Elements of a bounding box along one dimension; all where one access has no affine index there."""
-        extent, accesses, axes = side
+        extent, axes, forms = side
         if axes is not None:
             return least(reduce(greatest, [self.extent(op, axis, path) for op, axis in axes]), extent)
-        ranges = [(0, extent) if form is None else self._range(op, form, path) for op, form in accesses]
+        ranges = [(0, extent) if form is None else self._range(op, form, path) for op, form in forms]
         low, high = ranges[0]
         for first, end in ranges[1:]:
             low, high = least(low, first), greatest(high, end)
@@ -358,18 +299,20 @@ class Slices:
         return self._extents[key]
 
     def _extent(self, op: str, axis: str, path: Path) -> Number:
-        one = self.accesses.axis(op, axis)
+        one = self.problem.axis(op, axis)
         if one.given:
             return one.extent
         covered = self._covered(op, one.name, path)
-        if not one.forms:
+        consumers = self.accesses.consumers(op, axis) if one.forms else ()
+        if not consumers:
             return least(covered, one.extent)
         ranges = [
             self._range(consumer, form, path if shared[: len(path)] == path else shared)
-            for consumer, form, shared in one.forms
+            for consumer, form, shared in consumers
         ]
         hull = reduce(greatest, (b for _, b in ranges)) - reduce(least, (a for a, _ in ranges))
-        return least(least(hull, one.extent), covered) if one.cut else least(hull, one.extent)
+        cut = one.name in self.accesses.loops(op)
+        return least(least(hull, one.extent), covered) if cut else least(hull, one.extent)
 
     def _covered(self, op: str, name: str, path: Path) -> Number:
         """The product of the factors of an expression's loops of one name inside a node."""

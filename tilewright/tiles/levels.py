@@ -53,39 +53,48 @@ def completed(tree: TileTree, levels: Sequence[Level]) -> tuple[TileTree, tuple[
 
     Raises Unanalysable for a level that is not among `levels`, and for one inside a level that should surround it.
     """
-    index = {level.name: number for number, level in enumerate(levels)}
-    names = ", ".join(index)
-    staged: list[Staged] = []
+    completion = _Completion(levels)
+    return completion.node(tree, -1, ()), tuple(completion.staged)  # type: ignore[return-value]
 
-    def at(name: str) -> int:
-        if name not in index:
-            raise Unanalysable(f"level {name} does not exist", where="tile tree", help=f"one of {names}")
-        return index[name]
 
-    def through(node: Node, first: int, last: int) -> Node:
-        for level in reversed(range(first, last)):
-            node = Tile(levels[level].name, (Loop(ONCE, 1),), node)
-        return node
+class _Completion:
+    """What `completed` does, node by node; `staged` grows meanwhile."""
 
-    def visit(node: Node, outer: int, path: Path) -> Node:
+    def __init__(self, levels: Sequence[Level]) -> None:
+        self.levels = levels
+        self.index = {level.name: number for number, level in enumerate(levels)}
+        self.names = ", ".join(self.index)
+        self.staged: list[Staged] = []
+
+    def node(self, node: Node, outer: int, path: Path) -> Node:
+        """The node at `path`, inside a tile of level number `outer`."""
         if isinstance(node, Leaf):
-            return through(node, outer + 1, len(levels))
+            return self._through(node, outer + 1, len(self.levels))
         if isinstance(node, Stage):
-            staged.append(Staged(node.tensor, at(node.level), path))
-            return visit(node.child, outer, path)
+            self.staged.append(Staged(node.tensor, self._at(node.level), path))
+            return self.node(node.child, outer, path)
         if isinstance(node, Scope):
-            below = [visit(child, outer, (*path, number)) for number, child in enumerate(node.children)]
+            below = [self.node(child, outer, (*path, number)) for number, child in enumerate(node.children)]
             if all(map(is_, below, node.children)):
                 return node
             return Scope(node.kind, tuple(below))  # type: ignore[arg-type]
-        level = at(node.level)
+        level = self._at(node.level)
         if level < outer:
             raise Unanalysable(
-                f"a tile at {node.level} stands inside one at {levels[outer].name}",
-                where="tile tree", help=f"levels from the outside in: {names}",
+                f"a tile at {node.level} stands inside one at {self.levels[outer].name}",
+                where="tile tree", help=f"levels from the outside in: {self.names}",
             )  # fmt: skip
         skipped = max(0, level - outer - 1)
-        child = visit(node.child, level, path + (0,) * (skipped + 1))
-        return through(node if child is node.child else replace(node, child=child), outer + 1, level)
+        child = self.node(node.child, level, path + (0,) * (skipped + 1))
+        return self._through(node if child is node.child else replace(node, child=child), outer + 1, level)
 
-    return visit(tree, -1, ()), tuple(staged)  # type: ignore[return-value]
+    def _at(self, name: str) -> int:
+        if name not in self.index:
+            raise Unanalysable(f"level {name} does not exist", where="tile tree", help=f"one of {self.names}")
+        return self.index[name]
+
+    def _through(self, node: Node, first: int, last: int) -> Node:
+        """The node inside a tile of one step at each level from `first` to `last`, which is not among them."""
+        for level in reversed(range(first, last)):
+            node = Tile(self.levels[level].name, (Loop(ONCE, 1),), node)
+        return node

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import NamedTuple
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidExpression
@@ -53,6 +54,31 @@ class Access:
     plain: tuple[str | None, ...]
     axes: tuple[str | None, ...]
     moving: frozenset[str]
+
+
+class AxisOf(NamedTuple):
+    """An axis of an expression: the name of its loop, its extent, and what decides its values.
+
+    `given`: an ordered accumulation gives all of them. `forms`: consumers ask for these, by affine forms over their
+    axes.
+    """
+
+    name: str
+    extent: int
+    given: bool
+    forms: tuple[tuple[str, Affine], ...]
+
+
+class Side(NamedTuple):
+    """One dimension of a tensor: its extent, and how expressions index it.
+
+    `axes` are the (expression, axis) whose values are the indices, where each access has one; else None, and `forms`
+    are the indices by expression, None for one that may be anywhere.
+    """
+
+    extent: int
+    axes: tuple[LoopOf, ...] | None
+    forms: tuple[tuple[str, Affine | None], ...]
 
 
 OLD, NEW = "old", "new"  #: the tensors without dimensions that a `Rescaling.factor` reads
@@ -194,6 +220,39 @@ class Problem:
             found[compute.name] = tuple(accesses)
         return found
 
+    def sides(self, ops: tuple[str, ...]) -> Mapping[str, tuple[Side, ...]]:
+        """How these expressions index each tensor that they read or write."""
+        if ops not in self._sides:
+            accesses: dict[str, list[Access]] = {}
+            for op in ops:
+                for access in self.accesses(op):
+                    accesses.setdefault(access.tensor, []).append(access)
+            self._sides[ops] = {
+                name: tuple(_side(own, dim) for dim in range(len(own[0].shape))) for name, own in accesses.items()
+            }
+        return self._sides[ops]
+
+    @cached_property
+    def _sides(self) -> dict[tuple[str, ...], Mapping[str, tuple[Side, ...]]]:
+        return {}
+
+    def axis(self, op: str, axis: str) -> AxisOf:
+        """What decides the values of an axis of an expression."""
+        return self._axes[op, axis]
+
+    @cached_property
+    def _axes(self) -> Mapping[LoopOf, AxisOf]:
+        return {
+            (compute.name, axis.name): AxisOf(
+                self.names[compute.name, axis.name],
+                axis.size,
+                axis not in compute.body_loops,
+                self.derived.get((compute.name, axis.name), ()),
+            )
+            for compute in self.computes
+            for axis in compute.loops
+        }
+
     def points(self, op: str) -> Access:
         """An access to one element for every point at which an expression is evaluated."""
         return self._points[op]
@@ -279,6 +338,15 @@ def _plain_axis(form: Affine | None) -> str | None:
     if form is None or form.constant or list(form.terms.values()) != [1]:
         return None
     return next(iter(form.terms)).name
+
+
+def _side(accesses: Sequence[Access], dim: int) -> Side:
+    """What these accesses of one tensor reach along a dimension."""
+    extent = accesses[0].shape[dim]
+    axes = tuple(dict.fromkeys([(each.op, each.plain[dim]) for each in accesses]))
+    if all(axis is not None for _, axis in axes):
+        return Side(extent, axes, ())  # type: ignore[arg-type]
+    return Side(extent, None, tuple([(each.op, each.forms[dim]) for each in accesses]))
 
 
 class _Loops:

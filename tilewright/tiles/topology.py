@@ -7,7 +7,7 @@ nest are its *visits*: subtrees of the next level, or leaves. Data moves at visi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property, reduce
 from math import prod
 from typing import Any
@@ -20,7 +20,7 @@ from tilewright.expr.affine import Affine
 from tilewright.expr.core import Compute, Tensor
 from tilewright.expr.hidden import last_seen
 from tilewright.tiles.levels import Unanalysable, completed, levels_of
-from tilewright.tiles.problem import Access, Problem
+from tilewright.tiles.problem import Access, AxisOf, Problem
 from tilewright.tiles.rescaling import readers, rescaled
 from tilewright.tiles.resources import Level, Number, Range, Resources, greatest, least
 from tilewright.tiles.traffic import Moved, Traffic
@@ -55,21 +55,6 @@ class LoopAt:
     axis: str
     spatial: bool
     level: int
-
-
-@dataclass(frozen=True, slots=True)
-class _AxisOf:
-    """An axis of an expression: the name of its loop, its extent, and what decides its values.
-
-    `given`: an ordered accumulation gives all of them. `forms`: consumers ask for these, by affine forms over their
-    axes. `cut`: loops of the expression run through these in parts.
-    """
-
-    name: str
-    extent: int
-    given: bool
-    forms: tuple[tuple[str, Affine], ...]
-    cut: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +124,7 @@ class Topology:
         self._moving: dict[tuple[Path, str, tuple[Path, ...]], frozenset[str]] = {}
         self._accesses: dict[tuple[Path, str], tuple[Access, ...]] = {}
         self._accessed: dict[str, Mapping[str, Sequence[Access]]] = {}
-        self._axes: dict[tuple[str, str], _AxisOf] = {}
+        self._axes: dict[tuple[str, str], AxisOf] = {}
         self._meetings: dict[tuple[Path, str], Path] = {}
         self._scopes: dict[tuple[str, str], Path] = {}
         self._widths: dict[int, Mapping[str, float]] = {}
@@ -369,19 +354,17 @@ class Topology:
         return self._visits[top]
 
     def _find_visits(self, top: Path) -> tuple[Path, ...]:
-        level = self.level(top)
-
-        def below(path: Path) -> Iterator[Path]:
+        level, found = self.level(top), []
+        below = [top]
+        while below:
+            path = below.pop()
             node = self.nodes[path]
             if isinstance(node, Leaf) or (isinstance(node, Tile) and self.level(path) != level):
-                yield path
-            elif isinstance(node, Scope):
-                for number in range(len(node.children)):
-                    yield from below((*path, number))
-            else:
-                yield from below((*path, 0))
-
-        return tuple(below(top))
+                found.append(path)
+                continue
+            children = len(node.children) if isinstance(node, Scope) else 1
+            below += [(*path, number) for number in reversed(range(children))]
+        return tuple(found)
 
     def retains(self, top: Path) -> bool:
         """Whether the memory that a nest fills keeps a slice that the next step needs as well."""
@@ -563,7 +546,7 @@ class Topology:
             first = at(one.name, one.extent)
             return first, least(first + inside(op, one.name, path), one.extent)
         low, high = self.span(op, axis, path, at, inside)
-        if not one.cut or path[: len(self.meeting(op, axis))] != self.meeting(op, axis):
+        if not self.cuts(op, axis) or path[: len(self.meeting(op, axis))] != self.meeting(op, axis):
             return low, high
         first = low + at(one.name, high - low)
         return first, least(first + inside(op, one.name, path), high)
@@ -626,19 +609,17 @@ class Topology:
             return np.where(digit > 0, new, span[0]), span[1]
         return (new if digit > 0 else span[0]), span[1]
 
-    def axis(self, op: str, axis: str) -> _AxisOf:
-        """What decides the values of an axis of an expression."""
+    def axis(self, op: str, axis: str) -> AxisOf:
+        """What decides the values of an axis of an expression, of consumers only those in the tree."""
         key = (op, axis)
         if key not in self._axes:
-            compute, name = self.computes[op], self.problem.names[op, axis]
-            self._axes[key] = _AxisOf(
-                name,
-                next(a.size for a in compute.loops if a.name == axis),
-                all(axis != a.name for a in compute.body_loops),
-                tuple(form for form in self.problem.derived.get(key, ()) if form[0] in self.places),
-                any(loop.axis == name for loop in self.above(self.places[op])),
-            )
+            found = self.problem.axis(op, axis)
+            self._axes[key] = found._replace(forms=tuple(form for form in found.forms if form[0] in self.places))
         return self._axes[key]
+
+    def cuts(self, op: str, axis: str) -> bool:
+        """Whether loops around an expression run through an axis in parts."""
+        return bool(self.along(self.places[op], self.problem.names[op, axis]))
 
     def meeting(self, op: str, axis: str) -> Path:
         """Where an expression meets the consumers that decide about an axis, whose range its loops cut there."""
