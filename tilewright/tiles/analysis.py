@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from tilewright.collection import paused_collection
 from tilewright.dataclass import dataclass
 from tilewright.expr.core import Compute
 from tilewright.tiles.energy import access_energies, energy_of_multiplication, energy_of_operation
@@ -124,6 +125,7 @@ class Analysis:
         return found
 
 
+@paused_collection()
 def analyse(
     tree: TileTree,
     problem: Problem,

@@ -29,7 +29,7 @@ from tilewright.tiles.resources import Level, Number, Resources
 from tilewright.tiles.topology import LoopAt, Topology, bound
 from tilewright.tiles.traffic import Moved, Traffic, sum_of
 from tilewright.tiles.tree import Binding, Kind, Path, Scope, Tile, TileTree
-from tilewright.tiles.turns import Frame, Known, Line, Part, Parts, Point, Turn
+from tilewright.tiles.turns import Frame, Known, Line, Part, Point, Turn
 
 MOST_STEPS = 250_000  # of a tree in a batch: a search does not wait for walks of its trees
 
@@ -71,16 +71,16 @@ class Group:
 
 
 class _Arrival(NamedTuple):
-    """A turn before it is known whether a tensor stays: it does if all of `needed` have it, and never if that is None.
+    """A turn before it is known whether a tensor stays: not those that are `dropped`, and none if that is None.
 
     Loops of the axes `restarted` go on or start again. `turns` are the turn where the tensor is dropped and where not.
     """
 
     now: Path | None
     before: Path | None
-    shared: frozenset[LoopAt]
+    shared: tuple[LoopAt, ...]
     advancing: LoopAt | None
-    needed: tuple[frozenset[str], ...] | None
+    dropped: frozenset[str] | None
     restarted: frozenset[str]
     turns: list[Turn | None]
 
@@ -91,8 +91,8 @@ class Boundaries:
     def __init__(self, topology: Topology, *, compat_evict: bool = False) -> None:
         self.topology, self.compat_evict = topology, compat_evict
         self._known = Known(topology)
-        self._known_parts: dict[tuple[Path, Path, str], Parts] = {}
         self._groups: dict[Path, list[Group]] = {}
+        self._drops: dict[Path, frozenset[str]] = {}
         self._evaluated: dict[str, tuple[Turn, Frame, Frame]] = {}
         self._multiplied: dict[Rescaled, tuple[Turn, Frame, Frame]] = {}
 
@@ -210,14 +210,12 @@ class Boundaries:
 
     def _still(self, place: Path, loops: Sequence[LoopAt]) -> Turn:
         """Every run of a leaf in which these loops make a difference."""
-        return Turn(place, None, frozenset(loops), None, False)
+        return Turn(place, None, dict.fromkeys(loops), None, False)
 
     def _elements(self, turn: Turn, tensor: str) -> tuple[Turn, Frame, Frame]:
         """A turn with its frames of all units and of one."""
         spatial = tuple(loop for loop in self.topology.above(turn.where) if loop.spatial)
-        parts = self._parts(turn, tensor)
-        every, one = (self._known.frame(turn.where, turn.last, tensor, parts, groups) for groups in ((), spatial))
-        return turn, every, one
+        return turn, *self._known.frames(turn.where, turn.last, tensor, self._parts(turn, tensor), spatial)
 
     def _counted(
         self, point: Point, elements: tuple[Turn, Frame, Frame], fresh: frozenset[str] = frozenset()
@@ -260,7 +258,7 @@ class Boundaries:
         """The turns that may move a tensor: not those where the same visit finds its slice where it left it."""
         found = []
         for arrival in arrivals:
-            kept = arrival.needed is not None and all(tensor in names for names in arrival.needed)
+            kept = arrival.dropped is not None and tensor not in arrival.dropped
             stays = kept and arrival.now == arrival.before and (retains or arrival.now == writer)
             if stays and moving.isdisjoint(arrival.restarted):
                 continue
@@ -274,7 +272,7 @@ class Boundaries:
         """How a memory can come to each of these visits: from an earlier one, or by a loop around all earlier ones."""
         for visit in visits:
             yield from self._arrivals_at(visit, top, visits)
-        yield self._arrival(None, visits[-1], (), None, ())
+        yield self._arrival(None, visits[-1], (), None, frozenset())
 
     def _arrivals_at(self, visit: Path, top: Path, visits: Sequence[Path]) -> Iterator[_Arrival]:
         topology = self.topology
@@ -284,19 +282,19 @@ class Boundaries:
             if isinstance(node, Scope) and depth > len(top):
                 earlier = [v for v in visits if v[:depth] == path and v[depth] < visit[depth]]
                 if earlier:
-                    yield self._arrival(visit, earlier[-1], path, None, self._needed(earlier[-1], depth))
+                    yield self._arrival(visit, earlier[-1], path, None, self._dropped(earlier[-1], depth))
                     return
             elif isinstance(node, Tile) and node.binding is not Binding.SP:
                 last = [v for v in visits if v[: depth + 1] == (*path, 0)][-1] if depth >= len(top) else visits[-1]
-                needed = self._needed(last, max(depth + 1, len(top)))
+                dropped = self._dropped(last, max(depth + 1, len(top)))
                 for loop in topology.loops[path]:
                     if node.loops[loop.index].factor != 1:
-                        yield self._arrival(visit, last, path, loop, needed)
+                        yield self._arrival(visit, last, path, loop, dropped)
         yield self._arrival(visit, None, (), None, None)
 
     def _arrival(
         self, now: Path | None, before: Path | None, path: Path, advancing: LoopAt | None,
-        needed: tuple[frozenset[str], ...] | None,
+        dropped: frozenset[str] | None,
     ) -> _Arrival:  # fmt: skip
         """The one in which `advancing` goes on, or else all loops inside the node at `path` start again."""
         shared = self.topology.above(path)
@@ -305,28 +303,34 @@ class Boundaries:
         restarted: frozenset[str] = frozenset()
         if now == before and now is not None:
             loops = self.topology.above(now)[len(shared) :]
-            restarted = frozenset(loop.axis for loop in loops if not loop.spatial)
-        return _Arrival(now, before, frozenset(shared), advancing, needed, restarted, [None, None])
+            restarted = frozenset([loop.axis for loop in loops if not loop.spatial])
+        return _Arrival(now, before, shared, advancing, dropped, restarted, [None, None])
 
-    def _needed(self, visit: Path, depth: int) -> tuple[frozenset[str], ...]:
-        """For every scope inside a node of this depth that drops slices after a visit: what it does not drop."""
-        found = (self._not_dropped(visit[:n]) for n in range(depth + 1, len(visit) + 1))
-        return tuple(names for names in found if names is not None)
+    def _dropped(self, visit: Path, depth: int) -> frozenset[str]:
+        """The tensors that scopes inside a node of this depth drop after a visit."""
+        found: frozenset[str] = frozenset()
+        for number in range(depth + 1, len(visit) + 1):
+            child = visit[:number]
+            if child not in self._drops:
+                self._drops[child] = self._dropped_after(child)
+            found |= self._drops[child]
+        return found
 
-    def _not_dropped(self, child: Path) -> frozenset[str] | None:
-        """The tensors that stay when a child of a scope has run; None: all do."""
+    def _dropped_after(self, child: Path) -> frozenset[str]:
+        """The tensors that a scope drops when this child of it has run."""
         topology = self.topology
         scope = topology.nodes[child[:-1]]
         if not isinstance(scope, Scope):
-            return None
+            return frozenset()
         around = topology.around(child)
         evicts = scope.kind is Kind.SEQ or (self.compat_evict and scope.kind is Kind.PIPE)
         last = child[-1] == len(scope.children) - 1
         in_scope = len(child) > 1 and isinstance(topology.nodes[child[:-2]], Scope)
         if not evicts or not around or (last and in_scope):
-            return None
+            return frozenset()
         following = (*child[:-1], 0 if last else child[-1] + 1)
-        return topology.crossing(following, topology.level(around[-1])) | topology.kept(child[:-1])
+        stays = topology.crossing(following, topology.level(around[-1])) | topology.kept(child[:-1])
+        return frozenset(topology.tensors).difference(stays)
 
     # What one kind of turn moves
 
@@ -347,7 +351,7 @@ class Boundaries:
                 continue
             every, one = self._frames(group, turn)
             each = point.sizes(every, turn)
-            own = each if one.parts == every.parts else point.sizes(one, turn)
+            own = each if one.parts is every.parts else point.sizes(one, turn)
             if loading:
                 fresh = group.sums if writes and not self.compat_evict else frozenset()
                 stays = turn.kept and (writes or retains)
@@ -372,31 +376,26 @@ class Boundaries:
         """The frames of a turn: that of all units, and that of one of those that share a slice."""
         key = (turn.where, turn.last)
         if key not in group.frames:
-            topology, tensor, parts = self.topology, group.tensor, self._parts(turn, group.tensor)
-            spread = tuple(loop for loop in topology.spread(turn.where, group.top) if loop.axis not in group.moving)
-            every = one = self._known.frame(*key, tensor, parts)
-            if spread:
-                one = self._known.frame(*key, tensor, parts, spread)
-            group.frames[key] = every, one
+            sharing = [loop for loop in self.topology.spread(turn.where, group.top) if loop.axis not in group.moving]
+            group.frames[key] = self._known.frames(*key, group.tensor, self._parts(turn, group.tensor), sharing)
         return group.frames[key]
 
-    def _parts(self, turn: Turn, tensor: str) -> Parts:
+    def _parts(self, turn: Turn, tensor: str) -> Sequence[Part | Line]:
         """The dimensions of a tensor in groups that depend on different axes."""
-        key = (turn.where, turn.last, tensor)
-        if key not in self._known_parts:
-            parts = self._find_parts(turn, tensor)
-            axes = [{part.axis} if isinstance(part, Line) else part.axes for part in parts]
-            self._known_parts[key] = Parts(parts, frozenset().union(*axes))
-        return self._known_parts[key]
+        after = self.topology.accesses(turn.where, tensor)
+        before = after if turn.last is turn.where else self.topology.accesses(turn.last, tensor)
+        if not self.topology.cut:
+            lines = self._lines(after, before)
+            if lines is not None:
+                return lines
+        return self._joined_parts(turn, after, before)
 
-    def _find_parts(self, turn: Turn, tensor: str) -> tuple[Part | Line, ...]:
+    def _joined_parts(self, turn: Turn, after: Sequence[Access], before: Sequence[Access]) -> Sequence[Part | Line]:
+        """The parts where dimensions may share axes."""
         topology, problem = self.topology, self.topology.problem
         visits = list(dict.fromkeys((turn.where, turn.last)))
-        after, before = topology.accesses(turn.where, tensor), topology.accesses(turn.last, tensor)
         accesses = dict.fromkeys((*after, *before))
         users = tuple(access.op for access in after), tuple(access.op for access in before)
-        if not topology.cut and (lines := self._lines(tuple(accesses), users)) is not None:
-            return lines
         groups: list[tuple[set[str], list[int], bool, Line | None]] = []
         for dim, extent in enumerate(after[0].shape):
             own = {access.axes[dim] for access in accesses}
@@ -435,17 +434,19 @@ class Boundaries:
             for axes, dims, enumerated, line in joined
         )
 
-    def _lines(
-        self, accesses: Sequence[Access], users: tuple[tuple[str, ...], tuple[str, ...]]
-    ) -> tuple[Line, ...] | None:
+    def _lines(self, after: Sequence[Access], before: Sequence[Access]) -> Sequence[Line] | None:
         """The parts where every dimension is one axis of its own, the same in all accesses; None where not."""
-        extents, shape = self.topology.extents, accesses[0].shape
-        axes = [axis for axis in accesses[0].axes if axis is not None]
-        if len(set(axes)) < len(shape) or any(access.axes != accesses[0].axes for access in accesses):
-            return None
-        if any(extents[axis] > extent for axis, extent in zip(axes, shape, strict=True)):
-            return None
-        return tuple([Line(axis, dim, *users) for dim, axis in enumerate(axes)])
+        extents, first = self.topology.extents, after[0]
+        for access in (*after, *before):
+            if access.axes != first.axes:
+                return None
+        now, last = tuple([access.op for access in after]), tuple([access.op for access in before])
+        lines = {}
+        for dim, axis in enumerate(first.axes):
+            if axis is None or axis in lines or extents[axis] > first.shape[dim]:
+                return None
+            lines[axis] = Line(axis, dim, now, last)
+        return list(lines.values())
 
     def _shapes(self, op: str, form: Affine) -> set[frozenset[tuple[str, int]]]:
         """How an index moves with the loops: coefficients by axis, for every way in which consumers decide about it.

@@ -455,14 +455,9 @@ class Topology:
         """The axes that move the slices of a tensor in the memory that visits inside these spatial tiles share."""
         key = (top, tensor, tiles)
         if key not in self._moving:
-            self._moving[key] = frozenset().union(
-                *(
-                    access.moving
-                    for visit in self.visits(top)
-                    if self.par_tiles(visit) == tiles
-                    for access in self.accesses(visit, tensor)
-                )
-            )
+            visits = [visit for visit in self.visits(top) if self.par_tiles(visit) == tiles]
+            accesses = [access for visit in visits for access in self.accesses(visit, tensor)]
+            self._moving[key] = frozenset().union(*[access.moving for access in accesses])
         return self._moving[key]
 
     def traffic(self, moved: Mapping[Path, Mapping[str, Moved]]) -> Traffic:

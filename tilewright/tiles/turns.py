@@ -33,7 +33,7 @@ class Turn:
     """
 
     def __init__(
-        self, now: Path | None, before: Path | None, shared: frozenset[LoopAt], advancing: LoopAt | None, kept: bool
+        self, now: Path | None, before: Path | None, shared: Collection[LoopAt], advancing: LoopAt | None, kept: bool
     ) -> None:
         self.now, self.before, self.shared, self.advancing, self.kept = now, before, shared, advancing, kept
         where = now if now is not None else before
@@ -75,13 +75,6 @@ class Line(NamedTuple):
     dim: int
     now: tuple[str, ...]
     before: tuple[str, ...]
-
-
-class Parts(NamedTuple):
-    """A slice in parts that move independently, and the axes of all."""
-
-    all: tuple[Part | Line, ...]
-    axes: frozenset[str]
 
 
 class Steps:
@@ -162,14 +155,39 @@ class Known:
         self._grouped: dict[tuple[Path, tuple[LoopAt, ...]], Steps] = {}
         self._idle: dict[tuple[Path, str], Steps] = {}
         self._intervals: dict[object, Interval] = {}
-        self._frames: dict[object, Frame] = {}
 
-    def frame(self, where: Path, before: Path, tensor: str, parts: Parts, groups: tuple[LoopAt, ...] = ()) -> Frame:
-        """The turns between two visits as a tensor sees them: equal ones once."""
-        key = (where, before, parts.all, groups)
-        if key not in self._frames:
-            self._frames[key] = Frame(self, where, before, tensor, parts, groups)
-        return self._frames[key]
+    def frames(
+        self, where: Path, before: Path, tensor: str, parts: Sequence[Part | Line], groups: Sequence[LoopAt]
+    ) -> tuple[Frame, Frame]:
+        """The turns between two visits as a tensor sees them: of all units, and of one of those that run `groups`.
+
+        `groups` are loops whose iterations run on units that read and write the same slice.
+        """
+        axes: set[str] = set()
+        for part in parts:
+            axes.update((part.axis,) if isinstance(part, Line) else part.axes)
+        around = self.around(where)
+        every = Frame(_besides(axes, around), self._portions(where, before, tensor, parts, around))
+        if not groups:
+            return every, every
+        around = self.grouped(where, groups)
+        if axes.isdisjoint([loop.axis for loop in groups]):
+            return every, Frame(_besides(axes, around), every.parts)
+        return every, Frame(_besides(axes, around), self._portions(where, before, tensor, parts, around))
+
+    def _portions(
+        self, where: Path, before: Path, tensor: str, parts: Sequence[Part | Line], around: Mapping[str, Steps]
+    ) -> Sequence[Interval | Box]:
+        """The parts of a slice with the loops that move them."""
+        found: list[Interval | Box] = []
+        for part in parts:
+            if isinstance(part, Line):
+                steps = around.get(part.axis) or self.idle(where, part.axis)
+                found.append(self.interval(part, tensor, where, before, steps))
+            else:
+                own = {axis: around.get(axis) or self.idle(where, axis) for axis in part.walked}
+                found.append(Box(part, tensor, own))
+        return found
 
     def around(self, where: Path) -> Mapping[str, Steps]:
         """The loops around a visit by axis."""
@@ -178,7 +196,7 @@ class Known:
             self._around[where] = {axis: Steps(self.topology, where, axis, ()) for axis in axes}
         return self._around[where]
 
-    def grouped(self, where: Path, groups: tuple[LoopAt, ...]) -> Mapping[str, Steps]:
+    def grouped(self, where: Path, groups: Sequence[LoopAt]) -> Mapping[str, Steps]:
         """The loops around a visit by axis, where these are run by units that share a slice."""
         found = dict(self.around(where))
         for axis in dict.fromkeys([loop.axis for loop in groups]):
@@ -203,26 +221,19 @@ class Known:
         return self._idle[where, axis]
 
 
-class Frame:
+class Frame(NamedTuple):
     """Which loops say how often turns from one visit to another occur, and where slices of a tensor lie at them.
 
-    `groups` are loops whose iterations run on units that read and write the same slice: a frame with them is of one of
-    these units.
+    `rest` are the loops of the axes that move no slice, by axis.
     """
 
-    def __init__(
-        self, known: Known, where: Path, before: Path, tensor: str, parts: Parts, groups: tuple[LoopAt, ...] = ()
-    ) -> None:
-        around = known.grouped(where, groups) if groups else known.around(where)
-        self.rest = [steps for axis, steps in around.items() if axis not in parts.axes]
-        self.parts: list[Interval | Box] = []
-        for part in parts.all:
-            if isinstance(part, Line):
-                steps = around.get(part.axis) or known.idle(where, part.axis)
-                self.parts.append(known.interval(part, tensor, where, before, steps))
-            else:
-                own = {axis: around.get(axis) or known.idle(where, axis) for axis in part.walked}
-                self.parts.append(Box(part, tensor, own))
+    rest: Sequence[Steps]
+    parts: Sequence[Interval | Box]
+
+
+def _besides(axes: Collection[str], around: Mapping[str, Steps]) -> Sequence[Steps]:
+    """The loops around a visit of all other axes."""
+    return [steps for axis, steps in around.items() if axis not in axes]
 
 
 class Point:

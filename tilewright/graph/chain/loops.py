@@ -463,14 +463,11 @@ def _check_link(producer: Compute, consumer: Compute, read: Read, problem: Probl
 def _windows(access: Access, operator: Operator) -> set[str]:
     """Reduction loops of composite indices."""
     found: set[str] = set()
-
-    def visit(index: Index) -> None:
+    indices = list(access.dims)
+    for index in indices:  # grows by the indices inside of these
         for variable, _ in index.terms:
             if isinstance(variable, Index):
-                visit(variable)
+                indices.append(variable)
             elif len(index.terms) > 1 and variable in operator.reductions:
                 found.add(variable)
-
-    for index in access.dims:
-        visit(index)
     return found

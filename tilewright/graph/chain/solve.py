@@ -12,6 +12,7 @@ from dataclasses import replace
 from math import inf
 from typing import Protocol
 
+from tilewright.collection import paused_collection
 from tilewright.dataclass import dataclass
 from tilewright.decision import Cost, Decision, Refusal
 from tilewright.errors import CompileError
@@ -111,6 +112,7 @@ class Solution:
         return self.plans[0]
 
 
+@paused_collection()
 def solve(
     computes: Sequence[Compute],
     hierarchy: Hierarchy,
