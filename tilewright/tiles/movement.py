@@ -299,7 +299,8 @@ class Boundaries:
         """The one in which `advancing` goes on, or else all loops inside the node at `path` start again."""
         shared = self.topology.above(path)
         if advancing is not None:
-            shared = (*shared, *self.topology.loops[path][: advancing.index])
+            loops = self.topology.loops[path]
+            shared = (*shared, *loops[: loops.index(advancing)])
         restarted: frozenset[str] = frozenset()
         if now == before and now is not None:
             loops = self.topology.above(now)[len(shared) :]
@@ -342,7 +343,7 @@ class Boundaries:
         fills: Number = 0
         stores: Number = 0
         for turn in group.turns:
-            if turn.advancing is not None and _is_one(point.factors[turn.advancing]):
+            if turn.advancing in point.single:
                 continue
             writes = turn.now is not None and turn.now == group.writer
             wrote = turn.before is not None and turn.before == group.writer
@@ -477,10 +478,6 @@ class Boundaries:
             if low < 0 or high >= whole or any(self._clipped(consumer, a.name) for a in form.terms):
                 return True
         return False
-
-
-def _is_one(factor: Number) -> bool:
-    return not isinstance(factor, np.ndarray) and factor == 1
 
 
 def _require_few_steps(topology: Topology, trees: Sequence[Mapping[LoopAt, int]]) -> None:

@@ -161,7 +161,11 @@ class Resources:
 
     def level(self, name: str) -> int | None:
         """The position of a level, 0 for the outermost."""
-        return next((number for number, level in enumerate(self.levels) if level.name == name), None)
+        return self._numbers.get(name)
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {level.name: number for number, level in reversed(list(enumerate(self.levels)))}
 
 
 def least(a: Number, b: Number) -> Number:

@@ -223,10 +223,17 @@ class Topology:
         return False
 
     def _loops_at(self, path: Path, tile: Tile) -> tuple[LoopAt, ...]:
+        """The loops of a tile.
+
+        Those of one step are left out unless consumers decide about axes: there a loop also says that an expression
+        runs through its axis in parts.
+        """
         level = self.level(path)
-        below, free = self.ops(path), self.problem.free_extents
+        below, free, derived = self.ops(path), self.problem.free_extents, bool(self.problem.derived)
         found = []
         for index, loop in enumerate(tile.loops):
+            if loop.factor == 1 and not derived:
+                continue
             name = loop.name
             advances = tuple([op for op in below if name in free[op] or self._follows(op, name, path)])
             axis = loop.name if advances else f"{loop.name} {path} {index}"
@@ -630,6 +637,8 @@ class Topology:
 
         Windows of a step may lie outside of what they read, or the step before may have computed all that they need.
         """
+        if not self.problem.derived:
+            return {}
         found = {
             op: tuple(axis for axis in self.derived_axes(op) if self._may_be_empty(op, axis)) for op in self.places
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilewright.dataclass import dataclass
@@ -38,34 +38,36 @@ class Traffic:
 
     def at(self, level: str) -> dict[str, Moved]:
         """What moves between `level` and the levels inside it, by tensor."""
-        return self._chosen(lambda path, name: level in (self.sources[path, name], *self._passed(path, name)))
+        found: dict[str, Moved] = {}
+        for (path, name), source in self.sources.items():
+            if source == level or level in self.through.get((path, name), ()):
+                _add(found, name, self.moved[path][name])
+        return found
 
     def into(self, level: str) -> dict[str, Moved]:
         """What moves between `level` and the levels outside it, by tensor.
 
         What passes `level` arrives there once for each of its reads.
         """
-        staying = self._chosen(lambda path, name: self.targets[path] == level)
-        passing = self._chosen(lambda path, name: level in self._passed(path, name))
-        for name, moved in passing.items():
-            arriving = Moved(moved.loads, moved.loads, moved.stores)
-            staying[name] = sum_of([staying[name], arriving]) if name in staying else arriving
-        return staying
+        found: dict[str, Moved] = {}
+        for path, target in self.targets.items():
+            if target == level:
+                for name, moved in self.moved[path].items():
+                    _add(found, name, moved)
+        for (path, name), passed in self.through.items():
+            if level in passed:
+                moved = self.moved[path][name]
+                _add(found, name, Moved(moved.loads, moved.loads, moved.stores))
+        return found
 
     def total(self, level: str) -> Moved:
         """What moves between `level` and the levels inside it, all tensors together."""
         return sum_of(list(self.at(level).values()))
 
-    def _passed(self, path: Path, name: str) -> tuple[str, ...]:
-        return self.through.get((path, name), ())
 
-    def _chosen(self, wanted: Callable[[Path, str], bool]) -> dict[str, Moved]:
-        total: dict[str, Moved] = {}
-        for path, tensors in self.moved.items():
-            for name, moved in tensors.items():
-                if wanted(path, name):
-                    total[name] = sum_of([total[name], moved]) if name in total else moved
-        return total
+def _add(found: dict[str, Moved], name: str, moved: Moved) -> None:
+    """Count movement of a tensor beside what is there."""
+    found[name] = sum_of([found[name], moved]) if name in found else moved
 
 
 def sum_of(parts: Sequence[Moved]) -> Moved:

@@ -241,7 +241,10 @@ class Point:
 
     def __init__(self, topology: Topology, factors: Mapping[LoopAt, Number], strides: Mapping[LoopAt, Number]) -> None:
         self.topology, self.factors, self.strides = topology, factors, strides
-        self.in_batch = any(isinstance(factor, np.ndarray) for factor in factors.values())
+        batches = {loop for loop, factor in factors.items() if isinstance(factor, np.ndarray)}
+        self.in_batch = bool(batches)
+        #: The loops of one step.
+        self.single = {loop for loop, factor in factors.items() if loop not in batches and factor == 1}
         self.evaluations: dict[str, tuple[Number, Number]] = {}  # of expressions: all, and of the busiest unit
         self.multiplications: dict[Rescaled, tuple[Number, Number]] = {}  # by which sums are rescaled: the same
         self.walked: list[EqualSteps] | None = None  # by tree, where the boundaries do not decide
@@ -356,7 +359,8 @@ class Point:
             own = known.get(key)
             if own is None:
                 own = known[key] = self._part(part, turn)
-            now, before, common = now * own.now, before * own.before, common * own.common
+            size, last, same = own
+            now, before, common = now * size, before * last, common * same
         return Sizes(now, before, common)
 
     def _part(self, part: Interval | Box, turn: Turn) -> Sizes:
