@@ -10,8 +10,10 @@ itself, from the outside in, with tiles no larger than those outside; the time i
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 
 from tilewright.dataclass import dataclass
@@ -163,11 +165,17 @@ def _grown(moves: Moves, tile: Tile, memory: Memory) -> dict[str, int]:
     largest, smallest = memory.largest or chain.extents, memory.smallest or {}
     for loop in sorted(idle, key=lambda each: each not in reductions):
         multiple = smallest.get(loop, 1) if memory.aligned else 1
-        for size in reversed(distinct_tiles(chain.extents[loop], grown[loop], multiple)):
-            if size <= largest[loop] and moves.memory({**grown, loop: size}, memory.weighted) <= memory.capacity:
-                grown[loop] = max(size, grown[loop])
-                break
+        sizes = [size for size in distinct_tiles(chain.extents[loop], grown[loop], multiple) if size <= largest[loop]]
+        held = partial(_held, moves, memory, grown, loop)
+        fitting = bisect_right(sizes, memory.capacity, key=held)  # what is held grows with the size
+        if fitting:
+            grown[loop] = max(sizes[fitting - 1], grown[loop])
     return grown
+
+
+def _held(moves: Moves, memory: Memory, tile: Tile, loop: str, size: int) -> int:
+    """What memory holds with another tile of one loop."""
+    return int(moves.memory({**tile, loop: size}, memory.weighted))
 
 
 # The nest as a whole --------------------------------------------------------------------------------------------------
