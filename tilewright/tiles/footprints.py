@@ -318,7 +318,10 @@ class Slices:
         """The product of the factors of an expression's loops of one name inside a node."""
         if (op, name) not in self._products:
             self._products[op, name] = self._factors_inwards(op, name)
-        return next((size for depth, size in self._products[op, name] if depth >= len(path)), 1)
+        for depth, size in self._products[op, name]:
+            if depth >= len(path):
+                return size
+        return 1
 
     def _factors_inwards(self, op: str, name: str) -> Sequence[tuple[int, Number]]:
         """The loops of one name around a leaf, outermost first: depth, and the product of all factors from there."""

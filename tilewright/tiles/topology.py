@@ -244,7 +244,8 @@ class Topology:
     def ops(self, path: Path) -> tuple[str, ...]:
         """The expressions below a node."""
         if path not in self._ops:
-            self._ops[path] = tuple(op for op, place in self.places.items() if place[: len(path)] == path)
+            around = self.ops(path[:-1]) if path else self.places
+            self._ops[path] = tuple([op for op in around if self.places[op][: len(path)] == path])
         return self._ops[path]
 
     def above(self, path: Path) -> tuple[LoopAt, ...]:
