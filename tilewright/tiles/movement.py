@@ -299,8 +299,7 @@ class Boundaries:
         """The one in which `advancing` goes on, or else all loops inside the node at `path` start again."""
         shared = self.topology.above(path)
         if advancing is not None:
-            loops = self.topology.loops[path]
-            shared = (*shared, *loops[: loops.index(advancing)])
+            shared = (*shared, *self.topology.loops[path][: advancing.index])
         restarted: frozenset[str] = frozenset()
         if now == before and now is not None:
             loops = self.topology.above(now)[len(shared) :]

@@ -223,22 +223,14 @@ class Topology:
         return False
 
     def _loops_at(self, path: Path, tile: Tile) -> tuple[LoopAt, ...]:
-        """The loops of a tile.
-
-        Those of one step are left out but where they say more: spatial ones that what is inside has memory of its own,
-        and those of axes about which consumers decide that an expression runs through its axis in parts.
-        """
-        level, spatial = self.level(path), tile.binding is Binding.SP
+        level = self.level(path)
         below, free = self.ops(path), self.problem.free_extents
-        idle = not spatial and not self.problem.derived
         found = []
         for index, loop in enumerate(tile.loops):
-            if idle and loop.factor == 1:
-                continue
             name = loop.name
             advances = tuple([op for op in below if name in free[op] or self._follows(op, name, path)])
             axis = loop.name if advances else f"{loop.name} {path} {index}"
-            found.append(LoopAt(path, index, axis, spatial, level))
+            found.append(LoopAt(path, index, axis, tile.binding is Binding.SP, level))
             self.references[found[-1]] = advances
         return tuple(found)
 

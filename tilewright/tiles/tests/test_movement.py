@@ -12,6 +12,7 @@ import pytest
 from tilewright.expr.text import parse_graph
 from tilewright.graph.chain.workloads import two_convolutions
 from tilewright.tiles.analysis import analyse
+from tilewright.tiles.brute import walk
 from tilewright.tiles.levels import Unanalysable
 from tilewright.tiles.movement import Boundaries, movement
 from tilewright.tiles.notation import parse_tree
@@ -134,6 +135,19 @@ def factors(roll: random.Random) -> list[int]:
         own = split(64, 2) if op in "SO" else []
         found += [m[2], l[1], *own[:1], m[3], l[2], m[4], l[3], *own[1:]]
     return found
+
+
+@pytest.mark.parametrize(("first", "loads"), [("{}", 4), ("par once:1 {{ {} }}", 8), ("par i:1 {{ {} }}", 8)])
+def test_what_a_spatial_loop_of_one_step_runs_has_memory_of_its_own(first: str, loads: int) -> None:
+    """A tensor that it reads is not resident for its sibling."""
+    subject = problem("""
+        input A: f32[4]
+        R: f32[i:4] = A[i] + 1.0
+        T: f32[i:4] = A[i] + 2.0
+        output R
+        output T""")
+    tree = parse_tree(f"@DRAM for once:1 {{ shar[{first.format('@L1 for i:4 { op R }')}, @L1 for i:4 {{ op T }}] }}")
+    assert movement(tree, subject).at("DRAM")["A"].loads == walk(tree, subject).at("DRAM")["A"].loads == loads
 
 
 def test_a_batch_is_the_trees_one_by_one() -> None:
