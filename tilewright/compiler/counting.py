@@ -49,7 +49,6 @@ from tilewright.tiles.problem import Problem, problem_of
 from tilewright.tiles.resources import Level, Resources
 from tilewright.tiles.touched import PADDING, Touch, Touched
 from tilewright.tiles.traffic import Moved, Traffic
-from tilewright.tiles.windows import window_reads
 
 Array = np.ndarray[Any, Any]
 Where = Literal["interpreter", "cpu"]
@@ -262,12 +261,7 @@ class _Counting:
         arguments = {tensor.name for tensor, _ in step.arguments}
         self.reasons = Reasons(kernel, self.problem, arguments, set(map(self._name, notes.buffers.values())))
         self.values = HeldValues()
-        through = window_reads(kernel.statements)
-        self.windows = {
-            each.name: {axis.name: axis.size for axis in each.axes}
-            for each in kernel.statements
-            if each.name in through
-        }
+        self.loops = {each.name: {axis.name: axis.size for axis in each.axes} for each in kernel.statements}
         self.exist = {
             tensor.name: found
             for tensor, size in step.arguments
@@ -294,7 +288,8 @@ class _Counting:
             return
         statement, tensor = self._name(where.statement), self.views[access.view]
         own = statement == tensor
-        known = self._points(access, where, places) if writes and own and tensor in self.windows else None
+        computed = writes and own and self.notes.extents.get(access.view)
+        known = self._points(access, where, places) if computed else None
         numbers, ready = self.values.touched(access.view, scratch, places, writes, own, not statement, known)
         if not statement:
             return  # memory is given its first values, which is no step of the tree
@@ -319,7 +314,7 @@ class _Counting:
 
     def _points(self, access: Access, where: Whereabouts, places: Array) -> Array:
         """Numbers below zero for the points of a value at these places of its buffer: blocks compute some again."""
-        loops, extents = self.notes.extents[access.view], self.windows[self.views[access.view]]
+        loops, extents = self.notes.extents[access.view], self.loops[self.views[access.view]]
         begins = where.at(where.forms(where.begins), access.value)
         indices = np.unravel_index(places, [extent for _, extent in loops])
         number = np.zeros(len(places), np.int64)

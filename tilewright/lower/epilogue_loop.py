@@ -32,9 +32,9 @@ def finish_in_loop(at: OutputTile, total: SSAValue, lanes: int) -> None:
     place: Expr = Const(0, INDEX)
     for axis in dims:
         place = place * axis.size + axis
-    sums = builder.alloc(at.work.total.name, at.dtype, prod(at.point.extents))
+    sums = builder.alloc(at.work.total.name, at.dtype, prod(at.point.extents), at.loops)
     whole = BodyEmitter(builder, {}, {}, _positions(dims), at.point.extents)
-    with at.of(at.work.total.name, bounds=at.point.bounds):
+    with at.of(at.work.total.name, bounds=at.point.bounds, own=True):
         whole.store(at.shaped(total), sums, place, at.dtype)
     builder.insert(tile.EmptyRegistersOp())
     finish_from(at, sums, place, lanes, whole=True)

@@ -51,6 +51,12 @@ class OutputTile:
         return prod(self.point.extents) // self.n_extent
 
     @property
+    def loops(self) -> tuple[tuple[Axis, int], ...]:
+        """The loops of the result, each with the extent of the tile along it, outermost first."""
+        extents = {axis.name: axis.size for axis in self.point.dims}
+        return tuple((axis, extents.get(f"{axis.name}.i", 1)) for axis in self.work.spatial)
+
+    @property
     def dtype(self) -> str:
         return computed_in(self.work.total.dtype)
 
@@ -75,14 +81,16 @@ class OutputTile:
     def of(
         self, statement: str, where: Mapping[Axis, Expr] | None = None,
         counters: Mapping[Axis, SSAValue] | None = None, bounds: Mapping[int, SSAValue] | None = None,
+        own: bool = False,
     ) -> AbstractContextManager[None]:  # fmt: skip
         """What is inserted meanwhile computes a statement at this tile, and at these places of other loops.
 
-        Only elements within `bounds` are points of the loops (`Whereabouts`).
+        Only elements within `bounds` are points of the loops (`Whereabouts`). What is touched is the tile's `own`
+        buffer, which begins where the tile does, or one of the block.
         """
         blocks = {axis: block.begin for axis, block in self.point.blocks.items()}
         places, loops = {**blocks, **self.point.replaced, **(where or {})}, {**self.point.counters, **(counters or {})}
-        return self.builder.at(statement, places, loops, bounds, self.point.begins)
+        return self.builder.at(statement, places, loops, bounds, places if own else self.point.begins)
 
     def finish(self, total: SSAValue) -> None:
         """Epilogue on the tile in its own shape, and the store."""

@@ -222,7 +222,8 @@ class _Products:
         return builder.insert(tile.CompareOp("gt", behind, builder.index(0)))
 
     def _alloc(self, name: str, buffer: Buffer) -> SSAValue:
-        return self.builder.alloc(name, buffer.tensor.dtype, buffer.tensor.size, buffer.extents)
+        extents = buffer.extents if name in self.tree.window_reads else ()
+        return self.builder.alloc(name, buffer.tensor.dtype, buffer.tensor.size, extents)
 
 
 class _Blocked:

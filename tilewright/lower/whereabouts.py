@@ -25,7 +25,8 @@ class Whereabouts:
     `statement` is the name of a leaf; it is empty where the access gives a sum in memory its first value, or the border
     of a buffer, and where it `copies` values within memory, a read and then the write. Of several loops with one name,
     the last one in `places` counts. Of the elements along a dimension in `bounds` only those before this number are
-    points of the loops. `begins` has the points of loops at which the block around the access begins.
+    points of the loops. `begins` has the points of loops that the first element of the buffer stands for: where the
+    block around the access begins, or the tile whose sums the buffer holds.
     """
 
     statement: str
@@ -73,7 +74,8 @@ class Whereabouts:
 class Notes:
     """What lowering notes about one kernel: the whereabouts of its accesses, and what its scratch memory holds.
 
-    `extents` has the elements along each loop of a buffer of a block, outermost first.
+    `extents` has the elements along each loop of buffers of which accesses say where they begin, outermost first: those
+    of a block of a value that is read through windows, and those of the sums of one register tile.
     """
 
     accesses: dict[Operation, Whereabouts] = field(default_factory=dict)

@@ -297,6 +297,16 @@ def test_rows_that_blocks_keep_are_computed_once(keep: str, rows: int) -> None:
     assert moved(counts, name, "L2", "R") == Moved(READ, 0, rows * 5 * 17)
 
 
+def test_sums_that_a_block_computes_again_are_the_values_that_they_were() -> None:
+    """A block begins with the row that the block before ended with: one register tile of sums, which L1 still holds."""
+    case = random_case(random.Random(1374), V3, small=True, windows=True)
+    assert "@L3 for i.1:3 {" in print_tree(case.tree, indented=True)  # rows 0 to 1, 1 to 3 and 3 to 5
+    counts = chain_counts(case, V3, 1374)
+    (kernel,) = (each for each in counts if each.kernel == case.kernel)
+    (sums,) = (row for row in kernel.levels["L1"] if row.tensor == "c0")
+    assert sums.model == sums.counted == Moved(6 * 8, 0, 6 * 8)
+
+
 def test_the_border_of_a_buffer_is_padding() -> None:
     text = inverted(5)
     counts = counted(text, V3)
