@@ -8,7 +8,7 @@ step of a kernel's tree brings and takes; beside it stands what `tiles.movement`
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, cast, get_args
 
@@ -261,12 +261,23 @@ class _Counting:
         arguments = {tensor.name for tensor, _ in step.arguments}
         self.reasons = Reasons(kernel, self.problem, arguments, set(map(self._name, notes.buffers.values())))
         self.values = HeldValues()
-        self.loops = {each.name: {axis.name: axis.size for axis in each.axes} for each in kernel.statements}
+        self.room = {each.name: {axis.name: axis.size for axis in each.axes} for each in kernel.statements}
+        for name, loop, extent in self._most_extents():
+            self.room[name][loop] += extent
         self.exist = {
             tensor.name: found
             for tensor, size in step.arguments
             if (found := read_by_points(kernel, tensor.name, size)) is not None
         }
+
+    def _most_extents(self) -> Iterator[tuple[str, str, int]]:
+        """Of each value in buffers that begin somewhere, and each of its loops, the most points that one of them has."""
+        found: dict[tuple[str, str], int] = {}
+        for view, loops in self.notes.extents.items():
+            for loop, extent in loops:
+                key = self._name(self.notes.buffers[view]), loop
+                found[key] = max(found.get(key, 0), extent)
+        return ((*key, extent) for key, extent in found.items())
 
     def begin(self, kernel: FuncOp) -> None:
         arguments = zip(kernel.body.block.args, self.step.arguments, strict=False)
@@ -314,12 +325,12 @@ class _Counting:
 
     def _points(self, access: Access, where: Whereabouts, places: Array) -> Array:
         """Numbers below zero for the points of a value at these places of its buffer: blocks compute some again."""
-        loops, extents = self.notes.extents[access.view], self.loops[self.views[access.view]]
+        loops, room = self.notes.extents[access.view], self.room[self.views[access.view]]
         begins = where.at(where.forms(where.begins), access.value)
         indices = np.unravel_index(places, [extent for _, extent in loops])
         number = np.zeros(len(places), np.int64)
         for (loop, extent), index in zip(loops, indices, strict=True):
-            number = number * (extents[loop] + extent) + index + begins.get(loop, 0)
+            number = number * room[loop] + index + begins.get(loop, 0)
         return -1 - number
 
     def counts(self) -> KernelCount:

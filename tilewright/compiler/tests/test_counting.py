@@ -307,6 +307,14 @@ def test_sums_that_a_block_computes_again_are_the_values_that_they_were() -> Non
     assert sums.model == sums.counted == Moved(6 * 8, 0, 6 * 8)
 
 
+def test_sums_of_whole_tiles_and_of_the_rest_are_different_values() -> None:
+    """Of 13 rows the last one is a tile by itself, in a smaller buffer."""
+    case = random_case(random.Random(90), V3, small=True, windows=True)
+    assert "@L2 for b:2, i:5, k:1 {" in print_tree(case.tree, indented=True)
+    assert "@L1 for b:1, i:3 {" in print_tree(case.tree, indented=True)
+    assert moved(chain_counts(case, V3, 90), case.kernel, "L1", "c0.acc") == Moved(2 * 13 * 3, 0, 2 * 13 * 3)
+
+
 def test_the_border_of_a_buffer_is_padding() -> None:
     text = inverted(5)
     counts = counted(text, V3)
