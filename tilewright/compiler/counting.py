@@ -8,6 +8,7 @@ step of a kernel's tree brings and takes; beside it stands what `tiles.movement`
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, cast, get_args
@@ -19,6 +20,7 @@ from xdsl.ir import Operation, SSAValue
 from tilewright.codegen.cpu.target import described
 from tilewright.compiler.compile import import_any, plan_graph, resolve_target, thread_count
 from tilewright.compiler.count_reasons import IN_REGISTERS, Reasons
+from tilewright.compiler.gathered_runs import Gathered, Gathering, Runs, Site
 from tilewright.compiler.plan import Plan
 from tilewright.compiler.program import Placement, sizes, steps
 from tilewright.compiler.source import Shapes
@@ -27,16 +29,15 @@ from tilewright.compiler.tracing import run_traced
 from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError, InvalidArgument
 from tilewright.expr import dtypes
-from tilewright.expr.affine import Affine
 from tilewright.expr.core import Tensor, static_shape
 from tilewright.expr.ordered import Ordered
-from tilewright.kernel.dialect import FuncOp, StoreOp, shape
+from tilewright.kernel.dialect import FuncOp
 from tilewright.kernel.interpreter import Access, run_main
 from tilewright.kernel.views import WRITE
 from tilewright.lower.module import build_module
 from tilewright.lower.numbers import numbers_as_arguments
 from tilewright.lower.steps import Step, anonymous
-from tilewright.lower.whereabouts import Notes, Whereabouts
+from tilewright.lower.whereabouts import Notes
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.options import Options
 from tilewright.runtime.loader import missing_features, same_platform
@@ -54,6 +55,7 @@ Array = np.ndarray[Any, Any]
 Where = Literal["interpreter", "cpu"]
 
 NOTHING = Moved(0, 0, 0)
+MOST_GATHERED = 1 << 20  # elements that wait to be counted together
 
 
 class NotCounted(CompileError):
@@ -240,7 +242,8 @@ class _Counting:
 
     def __init__(self, step: Step, notes: Notes, resources: Resources) -> None:
         self.step, self.notes, self.resources = step, notes, resources
-        self.forms: dict[Operation, dict[str, Affine]] = {}
+        self.sites: dict[Operation, Site | None] = {}
+        self.gathering = Gathering()
         self.views: dict[SSAValue, str] = {}
         self.refused, self.touched = "", None
         kernel = step.kernel
@@ -271,7 +274,7 @@ class _Counting:
         }
 
     def _most_extents(self) -> Iterator[tuple[str, str, int]]:
-        """Of each value in buffers that begin somewhere, and each of its loops, the most points that one of them has."""
+        """The most points along each loop of a value that one of its buffers has, of those in `Notes.extents`."""
         found: dict[tuple[str, str], int] = {}
         for view, loops in self.notes.extents.items():
             for loop, extent in loops:
@@ -289,54 +292,103 @@ class _Counting:
         return self.names.get(name, name)
 
     def access(self, access: Access) -> None:
-        where = self.notes.accesses.get(access.op)
-        if self.touched is None or where is None or not access.elements.size:
+        """Take a run of an access, which is counted with later ones."""
+        site = self._site(access)
+        if self.touched is None or site is None or not access.elements.size:
             return
-        scratch = access.program if access.view in self.notes.buffers else None
-        places, writes = np.unique(access.elements), access.kind == WRITE
-        if where.copies:  # the tree has the values where they were
-            self.values.copy(access.view, scratch, places, writes)
-            return
-        statement, tensor = self._name(where.statement), self.views[access.view]
-        own = statement == tensor
-        computed = writes and own and self.notes.extents.get(access.view)
-        known = self._points(access, where, places) if computed else None
-        numbers, ready = self.values.touched(access.view, scratch, places, writes, own, not statement, known)
-        if not statement:
-            return  # memory is given its first values, which is no step of the tree
-        beyond = self._beyond(access, where, places) | (ready & (not own))  # first values are of sums, or a border
-        if access.op not in self.forms:
-            self.forms[access.op] = where.forms(where.places)
-        position = where.at(self.forms[access.op], access.value)
-        touched, first, padding = (frozenset(each.tolist()) for each in (numbers, numbers[ready], numbers[beyond]))
-        whose = access.program, statement, tensor, writes
-        self.touched.touch(Touch(*whose, position, touched, first - padding, padding, scratch is not None))
+        if site.where.copies or access.program != self.gathering.program or self.gathering.count > MOST_GATHERED:
+            self._settle()
+        if site.where.copies:  # the tree has the values where they were
+            self.values.copy(access.view, self._scratch_of(access.view, access.program), access.elements, site.writes)
+        else:
+            self.gathering.add(site, access)
 
-    def _beyond(self, access: Access, where: Whereabouts, places: Array) -> Array:
-        """Which of these places no point of the loops has."""
-        found = np.zeros(len(places), np.bool_)
-        if where.bounds:
-            points = where.are_points(_extents(access.op), access.value).reshape(-1)
-            found |= np.isin(places, access.elements[~points])
-        exist = self.exist.get(self.views[access.view])
-        if exist is not None and access.kind != WRITE:
-            found |= ~exist[places]
+    def _site(self, access: Access) -> Site | None:
+        """What is the same at each run of an access; None where it is not one that lowering has noted."""
+        if access.op not in self.sites:
+            where = self.notes.accesses.get(access.op)
+            self.sites[access.op] = None if where is None else Site(
+                access.op, access.view, where, self._name(where.statement), self.views[access.view],
+                access.kind == WRITE, where.values(),
+            )  # fmt: skip
+        return self.sites[access.op]
+
+    def _scratch_of(self, view: SSAValue, program: int) -> int | None:
+        """The program whose scratch memory a view is."""
+        return program if view in self.notes.buffers else None
+
+    def _settle(self) -> None:
+        """Count the runs that were gathered."""
+        if self.touched is None or not self.gathering.count:
+            return
+        gathered = self.gathering.take()
+        numbers, ready = self._values(gathered)
+        self.touched.touch([
+            self._touch(gathered.program, runs, numbers[runs.rows], ready[runs.rows])
+            for runs in gathered.runs
+            if runs.site.statement  # without, memory is given its first values, which is no step of the tree
+        ])  # fmt: skip
+
+    def _values(self, gathered: Gathered) -> tuple[Array, Array]:
+        """The numbers of the values that runs touch, and which are first values of sums, or a border."""
+        views: dict[SSAValue, list[Runs]] = defaultdict(list)
+        for runs in gathered.runs:
+            views[runs.site.view].append(runs)
+        numbers, ready = np.empty(len(gathered.elements), np.int64), np.empty(len(gathered.elements), np.bool_)
+        for view, parts in views.items():
+            rows = np.concatenate([runs.rows for runs in parts])
+            order = np.argsort(rows)
+            rows = rows[order]
+            writes, own, begins = (
+                np.concatenate([np.full(len(runs.rows), holds(runs.site)) for runs in parts])[order]
+                for holds in (lambda site: site.writes, lambda site: site.own, lambda site: not site.statement)
+            )
+            known = np.concatenate([self._points(runs) for runs in parts])[order]
+            scratch = self._scratch_of(view, gathered.program)
+            numbers[rows], ready[rows] = self.values.touched(
+                view, scratch, gathered.elements[rows], writes, own, begins, known
+            )
+        return numbers, ready
+
+    def _touch(self, program: int, runs: Runs, numbers: Array, ready: Array) -> Touch:
+        """Runs of an access as they count, where the numbers of the values are known."""
+        site = runs.site
+        padding = self._beyond(runs) | (ready & (not site.own))  # first values are of sums, or a border
+        position = site.where.at(site.where.forms(site.where.places), runs.value)
+        scratch = site.view in self.notes.buffers
+        return Touch(
+            program, site.statement, site.tensor, site.writes, runs.times, position, runs.runs, numbers,
+            ready & ~padding, padding, scratch,
+        )  # fmt: skip
+
+    def _beyond(self, runs: Runs) -> Array:
+        """Which elements no point of the loops has."""
+        found, site = np.zeros(len(runs.elements), np.bool_), runs.site
+        if site.where.bounds:
+            found |= ~site.where.are_points(site.extents, len(runs.times), runs.value).reshape(-1)
+        exist = self.exist.get(site.tensor)
+        if exist is not None and not site.writes:
+            found |= ~exist[runs.elements]
         return found
 
-    def _points(self, access: Access, where: Whereabouts, places: Array) -> Array:
-        """Numbers below zero for the points of a value at these places of its buffer: blocks compute some again."""
-        loops, room = self.notes.extents[access.view], self.room[self.views[access.view]]
-        begins = where.at(where.forms(where.begins), access.value)
-        indices = np.unravel_index(places, [extent for _, extent in loops])
-        number = np.zeros(len(places), np.int64)
-        for (loop, extent), index in zip(loops, indices, strict=True):
-            number = number * room[loop] + index + begins.get(loop, 0)
+    def _points(self, runs: Runs) -> Array:
+        """Numbers below zero for the points of a value that is computed, where blocks compute some again; else 0."""
+        site, number = runs.site, np.zeros(len(runs.elements), np.int64)
+        loops = self.notes.extents.get(site.view)
+        if not (site.writes and site.own and loops):
+            return number
+        begins = site.where.at(site.where.forms(site.where.begins), runs.value)
+        indices = np.unravel_index(runs.elements, [extent for _, extent in loops])
+        for (loop, _), index in zip(loops, indices, strict=True):
+            begin = np.broadcast_to(begins.get(loop, 0), runs.times.shape)
+            number = number * self.room[site.tensor][loop] + index + begin[runs.runs]
         return -1 - number
 
     def counts(self) -> KernelCount:
         """What was counted, beside what the tree says."""
         if self.touched is None:
             return KernelCount(self.step.name, {}, self.refused)
+        self._settle()
         model, counted = (by_levels(each, self.resources.levels) for each in (self.model, self.touched.traffic()))
         found = {
             level: [
@@ -350,8 +402,3 @@ class _Counting:
     def _tensor(self, name: str, model: Moved, done: Mapping[str, Moved]) -> TensorCount:
         counted, padding = done.get(name, NOTHING), done.get(name + PADDING, NOTHING)
         return TensorCount(name, model, counted, padding, self.reasons.of(name, model, counted))
-
-
-def _extents(op: Operation) -> tuple[int, ...]:
-    """The extents of the tile that an operation reads or writes."""
-    return shape(op.value if isinstance(op, StoreOp) else op.results[0])

@@ -40,6 +40,7 @@ Array = np.ndarray[Any, Any]
 Insert = Callable[[Operation], SSAValue]
 
 FIRST_WORDS = 1 << 15  # of the region of one program
+RUNS = 1 << 12  # of accesses that are read from a trace together
 
 
 def run_traced(
@@ -94,23 +95,23 @@ class _Site:
         offsets = points if isinstance(self.op, tile.GatherOp) else 1
         return 1 + offsets + self.bounds + (points if self.masked else 0) + len(self.counters)
 
-    def access(self, program: int, written: Array) -> Access:
-        """What the words behind the number of the site say."""
+    def accesses(self, program: int, written: Array) -> Iterator[Access]:
+        """What the words behind the number of the site say: each row of `written` has those of one run."""
         points, gathers = prod(self.extents), isinstance(self.op, tile.GatherOp)
-        offsets, rest = written[: points if gathers else 1], written[points if gathers else 1 :]
-        places = np.broadcast_to(offsets.reshape(self.extents if gathers else ()), self.extents).astype(np.int64)
-        active = np.ones(self.extents, np.bool_)
+        ends = np.cumsum([points if gathers else 1, self.bounds, points if self.masked else 0])
+        offsets, bounds, mask, counters = np.split(written, ends, axis=1)
+        places = offsets.reshape(-1, *(self.extents if gathers else [1] * len(self.extents)))
+        active = np.ones((len(written), *self.extents), np.bool_)
         for axis, (extent, stride) in enumerate(zip(self.extents, self.strides, strict=True)):
             along = np.arange(extent).reshape([-1 if n == axis else 1 for n in range(len(self.extents))])
-            places = places if gathers else places + along * stride
+            places = places + along * stride
             if self.bounds:
-                active &= along < rest[axis]
-        rest = rest[self.bounds :]
+                active &= along < bounds[:, axis].reshape([-1] + [1] * len(self.extents))
         if self.masked:
-            active &= rest[:points].reshape(self.extents) != 0
-            rest = rest[points:]
-        known = dict(zip(self.counters, rest.tolist(), strict=True))
-        return Access(self.op, self.view, self.kind, program, places[active], known.__getitem__)
+            active &= mask.reshape(active.shape) != 0
+        for touched, chosen, row in zip(places, active, counters.tolist(), strict=True):
+            known = dict(zip(self.counters, row, strict=True))
+            yield Access(self.op, self.view, self.kind, program, touched[chosen], known.__getitem__)
 
 
 @dataclass
@@ -131,11 +132,30 @@ class _Trace:
         """What each program has touched, one program after the other."""
         assert self.written is not None, "the program has run"
         for program, region in enumerate(self.written.reshape(-1, self.words)):
-            at, end = 1, int(region[0])
-            while at < end:
-                site = self.sites[int(region[at])]
-                yield site.access(program, region[at + 1 : at + site.words])
-                at += site.words
+            numbers, places = self._runs(region)
+            for part in range(0, len(numbers), RUNS):
+                yield from self._accesses(program, region, numbers[part : part + RUNS], places[part : part + RUNS])
+
+    def _runs(self, region: Array) -> tuple[Array, Array]:
+        """The numbers of the sites that ran, in the order of time, and where their words begin."""
+        words, written = [site.words for site in self.sites], region.data
+        numbers, places = [], []
+        at, end = 1, written[0]
+        while at < end:
+            numbers.append(written[at])
+            places.append(at)
+            at += words[numbers[-1]]
+        return np.array(numbers), np.array(places)
+
+    def _accesses(self, program: int, region: Array, numbers: Array, places: Array) -> Iterator[Access]:
+        """Some runs in the order of time; those of one site are read together."""
+        accesses = {}
+        for number in np.unique(numbers).tolist():
+            site = self.sites[number]
+            written = region[places[numbers == number][:, None] + np.arange(1, site.words)]
+            accesses[number] = site.accesses(program, written)
+        for number in numbers.tolist():
+            yield next(accesses[number])
 
 
 def _instrumented(func: tile.FuncOp, notes: Notes, words: int) -> _Trace:

@@ -17,6 +17,8 @@ from tilewright.dataclass import dataclass
 from tilewright.expr.affine import Affine, affine
 from tilewright.expr.core import Axis, Expr
 
+Array = np.ndarray[Any, Any]
+
 
 @dataclass(frozen=True)
 class Whereabouts:
@@ -54,19 +56,19 @@ class Whereabouts:
                 found[axis.name] = Affine(form.constant, {a: c for a, c in form.terms.items() if a in self.counters})
         return found
 
-    def at(self, forms: Mapping[str, Affine], value: Callable[[SSAValue], int]) -> dict[str, int]:
-        """The values of the loops, where `value` gives those of the program."""
+    def at(self, forms: Mapping[str, Affine], value: Callable[[SSAValue], Any]) -> dict[str, Any]:
+        """The values of the loops, where `value` gives those of the program: numbers, or arrays of several runs."""
         return {
             name: form.constant + sum(factor * value(self.counters[axis]) for axis, factor in form.terms.items())
             for name, form in forms.items()
         }
 
-    def are_points(self, extents: tuple[int, ...], value: Callable[[SSAValue], int]) -> np.ndarray[Any, Any]:
-        """Which elements of an access with these extents are points of the loops."""
-        found = np.ones(extents, np.bool_)
+    def are_points(self, extents: tuple[int, ...], runs: int, value: Callable[[SSAValue], Array]) -> Array:
+        """Which elements of an access with these extents are points of the loops, in each of so many runs."""
+        found = np.ones((runs, *extents), np.bool_)
         for dim, bound in self.bounds.items():
             along = [-1 if n == dim else 1 for n in range(len(extents))]
-            found &= np.arange(extents[dim]).reshape(along) < value(bound)
+            found &= np.arange(extents[dim]).reshape(along) < value(bound).reshape([-1, *[1] * len(extents)])
         return found
 
 

@@ -26,23 +26,29 @@ class HeldValues:
         self.copied: dict[str, Array] = {}
 
     def touched(
-        self, view: object, program: int | None, places: Array, writes: bool, own: bool, begins: bool,
-        known: Array | None = None,
-    ) -> tuple[Array, Array]:  # fmt: skip
+        self, view: object, program: int | None, places: Array, writes: Array, own: Array, begins: Array, known: Array
+    ) -> tuple[Array, Array]:
         """The numbers of the values at these places of a view, after a write, and which are the first values of sums.
 
-        `program` is the one that a scratch view is of. `own`: the statement that the view holds touches it; `begins`: a
-        write of what its sums begin with. Values that are written may have numbers that are `known`, below zero.
+        One row for each element that is touched, in the order of time. `program` is the one that a scratch view is of.
+        `own`: the statement that the view holds touches it; `begins`: a write of what its sums begin with. Values that
+        are written may have numbers that are `known`, below zero, and have other ones where that is 0.
         """
         state = self._state(view, program, int(places.max()) + 1)
-        numbers, read, ready = state["number"], state["read"], state["ready"]
-        if writes:
-            replaced = places[~read[places]] if own else places
-            numbers[replaced] = self._new(len(replaced)) if known is None else known
-            read[places], ready[places] = False, begins
-        elif own:
-            read[places] = True
-        return numbers[places], ready[places]
+        if not (writes | own).any():
+            return state["number"][places], state["ready"][places]
+        history = _History(places)
+        written = history.rows(writes, True)
+        last_write = history.last(written)
+        last_read = history.last(history.rows(own & ~writes, state["read"]))
+        adds = np.zeros(len(written), np.bool_)  # to what the statement has read since the write before
+        adds[1:] = history.rows(own, False)[1:] & (last_read[:-1] >= last_write[:-1])
+        replaced = written & ~adds
+        numbers = history.rows(np.where(known < 0, known, self._new(len(known))), state["number"])
+        numbers = numbers[history.last(replaced)]
+        ready = history.rows(begins, state["ready"])[last_write]
+        history.keep(state, {"number": numbers, "read": last_read >= last_write, "ready": ready})
+        return history.in_time(numbers), history.in_time(ready)
 
     def copy(self, view: object, program: int | None, places: Array, writes: bool) -> None:
         """A read of values that the next write, of as many places, copies."""
@@ -68,6 +74,39 @@ class HeldValues:
         """So many numbers that no value has."""
         self.count += count
         return np.arange(self.count - count, self.count)
+
+
+class _History:
+    """What happens at each place: rows by place, of each first what it held before, then what touches it, by time."""
+
+    def __init__(self, places: Array) -> None:
+        elements, count = np.unique(places), len(places) + 1
+        rows = np.concatenate([elements * count, places * count + np.arange(1, count)])
+        rows.sort()
+        self.places, times = np.divmod(rows, count)
+        self.before = times == 0
+        self.times = times - 1
+
+    def rows(self, touched: Array, before: Array | bool) -> Array:
+        """For each row what is given of what touches the place, or of what places held before."""
+        held = before[self.places] if isinstance(before, np.ndarray) else before
+        return np.where(self.before, held, touched[self.times])
+
+    def last(self, marked: Array) -> Array:
+        """For each row the last one up to it that is marked; -1 where there is none."""
+        return np.maximum.accumulate(np.where(marked, np.arange(len(marked)), -1))
+
+    def keep(self, state: Mapping[str, Array], rows: Mapping[str, Array]) -> None:
+        """Let places hold what their last rows say."""
+        last = np.append(self.before[1:], True)
+        for name, values in rows.items():
+            state[name][self.places[last]] = values[last]
+
+    def in_time(self, rows: Array) -> Array:
+        """The rows of what touches places, in the order of time."""
+        found = np.empty(len(rows) - np.count_nonzero(self.before), rows.dtype)
+        found[self.times[~self.before]] = rows[~self.before]
+        return found
 
 
 def read_by_points(kernel: Kernel, tensor: str, size: int) -> Array | None:

@@ -1,7 +1,7 @@
 """What the memories of a machine hold while a tile tree runs, and what moves when a child asks for its slices.
 
-These are the rules of spec 1, section 5.4, with slices as values of any type: intervals along each dimension (`brute`),
-sets of addresses where a program was watched (`touched`).
+These are the rules of spec 1, section 5.4, with slices as values of any type: intervals along each dimension (`brute`).
+Where a program was watched (`touched`), other code holds the elements, and takes from here what their movement counts.
 """
 
 from __future__ import annotations
@@ -76,25 +76,29 @@ class Memories(Generic[Slice]):
         first iterations of the spatial loops.
         """
         self.visits += 1
-        counts, state, instance = self.counts[key[:2]], self.states.get(key), self.instance(key)
+        state = self.states.get(key)
         if reads is not None:
             stays = state is not None and (writes or self.topology.retains(key[0]))
-            new = self.lacking(reads, state.slice if state is not None and stays else None)
-            counts[1] += new * instance.instances * self.times
-            together = self.topology.levels[self.topology.level(key[0])].multicast
-            if not together or (instance.holder == key if first is None else first):
-                counts[0] += new * (instance.slices if together else instance.instances) * self.times
+            self.fill(key, self.lacking(reads, state.slice if state is not None and stays else None), first)
         if state is not None and state.dirty is not None:
-            self._store(key, self.lacking(state.dirty, need if writes else None))
+            self.store(key, self.lacking(state.dirty, need if writes else None))
         self.states[key] = _State(need, (need if written is None else written) if writes else None, self.visits)
 
     def drop(self, key: Key) -> None:
         """Give a slice up."""
         state = self.states.pop(key)
         if state.dirty is not None:
-            self._store(key, self.lacking(state.dirty, None))
+            self.store(key, self.lacking(state.dirty, None))
 
-    def _store(self, key: Key, elements: int) -> None:
+    def fill(self, key: Key, elements: int, first: bool | None = None) -> None:
+        """Count what is brought to an instance; and as read, unless another one, the `first`, reads it for all."""
+        counts, instance = self.counts[key[:2]], self.instance(key)
+        counts[1] += elements * instance.instances * self.times
+        together = self.topology.levels[self.topology.level(key[0])].multicast
+        if not together or (instance.holder == key if first is None else first):
+            counts[0] += elements * (instance.slices if together else instance.instances) * self.times
+
+    def store(self, key: Key, elements: int) -> None:
         """Count what is stored, if no other instance stores the same slice."""
         instance = self.instance(key)
         if instance.holder == key:
@@ -107,23 +111,31 @@ class Memories(Generic[Slice]):
                 state.slice = moved(key, state.slice)
                 state.dirty = None if state.dirty is None else moved(key, state.dirty)
 
-    def evict(self, path: Path, scope: Scope, number: int, place: Place | None = None) -> None:
-        """Drop what the child after a child of a scope does not need; of one place only, where that is given."""
+    def evict(self, path: Path, scope: Scope, number: int) -> None:
+        """Drop what the child after a child of a scope does not need."""
+        ended = self.ended(path, scope, number)
+        for key in [key for key in self.states if key[:3] in ended]:
+            self.drop(key)
+
+    def ended(self, path: Path, scope: Scope, number: int) -> frozenset[tuple[Path, str, tuple[Path, ...]]]:
+        """The memories, of any place, of what the child after a child of a scope does not need."""
         topology = self.topology
         evicts = scope.kind is Kind.SEQ or (self.compat_evict and scope.kind is Kind.PIPE)
         around = topology.around(path)
         last = number == len(scope.children) - 1
         in_scope = bool(path) and isinstance(topology.nodes[path[:-1]], Scope)
         if not evicts or not around or (last and in_scope):
-            return
+            return frozenset()
         top = topology.top(around[-1])
         level = topology.level(top)
         needed = topology.crossing((*path, 0 if last else number + 1), level) | topology.kept(path)
         done = (*path, number)
         ended = [visit for visit in topology.visits(top) if visit[: len(done)] == done]
-        held = {(t, topology.par_tiles(v)) for v in ended for t in topology.crossing(v, level) - needed}
-        for key in [key for key in self.states if key[0] == top and key[1:3] in held and place in (None, key[3])]:
-            self.drop(key)
+        return frozenset(
+            (top, tensor, topology.par_tiles(visit))
+            for visit in ended
+            for tensor in topology.crossing(visit, level) - needed
+        )
 
     def traffic(self) -> Traffic:
         """What has moved once the run is over; what is still to be stored is stored."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 
+import numpy as np
 import pytest
 
 from tilewright.expr.text import parse_graph
@@ -28,6 +30,21 @@ LEVELS = Resources(tuple(Level(name, multicast=False) for name in ("DRAM", "L1",
 TREE = parse_tree("@DRAM for m:2, n:3 { @L1 for k:5 { @REG for m:2, n:2 { op C } } }")
 
 
+def access(
+    program: int, op: str, tensor: str, writes: bool, position: Mapping[str, int], elements: Collection[int],
+    ready: Collection[int] = (), padding: Collection[int] = (),
+) -> Touch:  # fmt: skip
+    """One run of an access, whose time `timed` says."""
+    numbers = np.array(sorted(elements))
+    at = {loop: np.array([place]) for loop, place in position.items()}
+    runs, first, beyond = np.zeros_like(numbers), np.isin(numbers, list(ready)), np.isin(numbers, list(padding))
+    return Touch(program, op, tensor, writes, np.zeros(1, np.int64), at, runs, numbers, first, beyond)
+
+
+def timed(touches: Iterable[Touch]) -> list[Touch]:
+    return [replace(touch, times=np.array([time])) for time, touch in enumerate(touches)]
+
+
 def touches(order: Sequence[str] = ("m", "n"), program: str = "") -> Iterator[Touch]:
     """The accesses of a program in tiles of 2 x 2, whose loops have this order; a loop may be that of programs."""
     loops = {"m": range(0, M, 2), "n": range(0, N, 2)}
@@ -37,21 +54,26 @@ def touches(order: Sequence[str] = ("m", "n"), program: str = "") -> Iterator[To
         rows, columns = range(at["m"], at["m"] + 2), range(at["n"], at["n"] + 2)
         for k in range(K):
             here = {**at, "k": k}
-            yield Touch(number, "C", "A", False, here, frozenset(m * K + k for m in rows))
-            yield Touch(number, "C", "B", False, here, frozenset(k * N + n for n in columns))
-        yield Touch(number, "C", "C", True, at, frozenset(m * N + n for m in rows for n in columns))
+            yield access(number, "C", "A", False, here, frozenset(m * K + k for m in rows))
+            yield access(number, "C", "B", False, here, frozenset(k * N + n for n in columns))
+        yield access(number, "C", "C", True, at, frozenset(m * N + n for m in rows for n in columns))
 
 
-def counted(tree: TileTree, seen: Iterator[Touch]) -> dict[str, dict[str, Moved]]:
-    found = Touched(tree, PRODUCT, LEVELS)
-    for touch in seen:
-        found.touch(touch)
-    traffic = found.traffic()
-    return {level: traffic.at(level) for level in ("DRAM", "L1")}
+def counted(tree: TileTree, seen: Iterable[Touch], problem: Problem = PRODUCT) -> dict[str, dict[str, Moved]]:
+    """The same for any number of accesses that are given together."""
+    accesses, found = timed(seen), []
+    for together in (1, 7, len(accesses)):
+        touched = Touched(tree, problem, LEVELS)
+        for number in range(0, len(accesses), together):
+            touched.touch(accesses[number : number + together])
+        traffic = touched.traffic()
+        found.append({level: traffic.at(level) for level in ("DRAM", "L1")})
+    assert found[0] == found[1] == found[2]
+    return found[0]
 
 
-def walked(tree: TileTree) -> dict[str, dict[str, Moved]]:
-    traffic = walk(tree, PRODUCT, resources=LEVELS)
+def walked(tree: TileTree, problem: Problem = PRODUCT) -> dict[str, dict[str, Moved]]:
+    traffic = walk(tree, problem, resources=LEVELS)
     return {level: traffic.at(level) for level in ("DRAM", "L1")}
 
 
@@ -71,15 +93,15 @@ def test_another_order_of_loops_moves_something_else() -> None:
 
 
 def test_an_element_too_many_is_counted() -> None:
-    found = counted(
-        TREE, (_with(touch, touch.elements | {99}) if touch.tensor == "A" else touch for touch in touches())
-    )
+    found = counted(TREE, (_with(touch, 99) if touch.tensor == "A" else touch for touch in touches()))
     assert found["DRAM"]["A"].loads > M * K
     assert found["DRAM"]["B"] == walked(TREE)["DRAM"]["B"]
 
 
-def _with(touch: Touch, elements: frozenset[int]) -> Touch:
-    return Touch(touch.program, touch.op, touch.tensor, touch.writes, touch.position, elements)
+def _with(touch: Touch, element: int, padding: bool = False) -> Touch:
+    """The access with one more element."""
+    more = {"runs": 0, "elements": element, "ready": False, "padding": padding}
+    return replace(touch, **{name: np.append(getattr(touch, name), value) for name, value in more.items()})
 
 
 def test_programs_hold_their_own_slices() -> None:
@@ -98,16 +120,7 @@ def test_two_programs_in_one_step_of_the_grid_are_refused() -> None:
 def test_padding_is_counted_apart() -> None:
     def padded() -> Iterator[Touch]:
         for touch in touches():
-            beyond = frozenset({1000 + touch.position["k"]}) if touch.tensor == "B" else frozenset()
-            yield Touch(
-                touch.program,
-                touch.op,
-                touch.tensor,
-                touch.writes,
-                touch.position,
-                touch.elements | beyond,
-                padding=beyond,
-            )
+            yield _with(touch, 1000 + int(touch.position["k"][0]), True) if touch.tensor == "B" else touch
 
     found = counted(TREE, padded())
     assert found["DRAM"]["B"] == walked(TREE)["DRAM"]["B"]
@@ -121,11 +134,11 @@ def test_sums_in_memory_are_read_again_but_not_when_they_begin() -> None:
     def summed() -> Iterator[Touch]:
         for k, m, n in product(range(K), range(0, M, 2), range(0, N, 2)):
             at = {"k": k, "m": m, "n": n}
-            yield Touch(0, "C", "A", False, at, frozenset(row * K + k for row in (m, m + 1)))
-            yield Touch(0, "C", "B", False, at, frozenset(k * N + column for column in (n, n + 1)))
+            yield access(0, "C", "A", False, at, frozenset(row * K + k for row in (m, m + 1)))
+            yield access(0, "C", "B", False, at, frozenset(k * N + column for column in (n, n + 1)))
             sums = frozenset(row * N + column for row in (m, m + 1) for column in (n, n + 1))
-            yield Touch(0, "C", "C", False, at, sums, ready=frozenset() if k else sums)
-            yield Touch(0, "C", "C", True, at, sums)
+            yield access(0, "C", "C", False, at, sums, ready=frozenset() if k else sums)
+            yield access(0, "C", "C", True, at, sums)
 
     found = counted(tree, summed())
     assert found == walked(tree)
@@ -149,17 +162,9 @@ def test_what_the_next_child_does_not_need_is_dropped(kind: str) -> None:
     def stage(op: str, step: int) -> Iterator[Touch]:
         for i in (2 * step, 2 * step + 1):
             for tensor in ("X", "Y") if op == "Z" else ("X",):
-                yield Touch(0, op, tensor, False, {"i": i}, frozenset({i}))
-            yield Touch(0, op, op, True, {"i": i}, frozenset({i}))
+                yield access(0, op, tensor, False, {"i": i}, frozenset({i}))
+            yield access(0, op, op, True, {"i": i}, frozenset({i}))
 
-    found = Touched(tree, CHAIN, LEVELS)
     turns = [(op, step - late) for step in range(4) for op, late in (("Y", 0), ("Z", kind == "pipe"))]
-    for op, step in turns:
-        if 0 <= step < 3:
-            for touch in stage(op, step):
-                found.touch(touch)
-    traffic = found.traffic()
-    wanted = walk(tree, CHAIN, resources=LEVELS)
-    assert {level: traffic.at(level) for level in ("DRAM", "L1")} == {
-        level: wanted.at(level) for level in ("DRAM", "L1")
-    }
+    seen = (touch for op, step in turns if 0 <= step < 3 for touch in stage(op, step))
+    assert counted(tree, seen, CHAIN) == walked(tree, CHAIN)
