@@ -109,9 +109,12 @@ class _Site:
                 active &= along < bounds[:, axis].reshape([-1] + [1] * len(self.extents))
         if self.masked:
             active &= mask.reshape(active.shape) != 0
-        for touched, chosen, row in zip(places, active, counters.tolist(), strict=True):
+        places, active = (each.reshape(len(written), -1) for each in (places, active))
+        whole = np.all(active, axis=1)
+        for run, row in enumerate(counters.tolist()):
+            elements = places[run] if whole[run] else places[run][active[run]]
             known = dict(zip(self.counters, row, strict=True))
-            yield Access(self.op, self.view, self.kind, program, touched[chosen], known.__getitem__)
+            yield Access(self.op, self.view, self.kind, program, elements, known.__getitem__)
 
 
 @dataclass

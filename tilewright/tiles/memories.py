@@ -1,7 +1,7 @@
 """What the memories of a machine hold while a tile tree runs, and what moves when a child asks for its slices.
 
-These are the rules of spec 1, section 5.4, with slices as values of any type: intervals along each dimension (`brute`).
-Where a program was watched (`touched`), other code holds the elements, and takes from here what their movement counts.
+`Memories` has the rules of spec 1, section 5.4, with slices as values of any type, for walks of a tree (`brute`). Where
+a program is watched (`touched`), slices are rows of elements (`held_slices`), and `Movement` counts what moves too.
 """
 
 from __future__ import annotations
@@ -46,49 +46,21 @@ class _Instance(NamedTuple):
     slices: int
 
 
-class Memories(Generic[Slice]):
-    """The slices that memories hold, and what has moved so far.
+class Movement:
+    """What has moved so far between the memories of a tree, each of which may stand for several.
 
-    `lacking(a, b)` is how many elements of slice `a` are not in `b`; all of them where `b` is None. What moves counts
-    `times` times: a step may stand for several. An iteration of a spatial loop stands for as many as `iterations` has.
+    What moves counts `times` times: a step may stand for several. An iteration of a spatial loop stands for as many as
+    `iterations` has.
     """
 
     def __init__(
-        self, topology: Topology, lacking: Callable[[Slice, Slice | None], int], *, compat_evict: bool = False,
-        iterations: Iterations | None = None,
+        self, topology: Topology, *, compat_evict: bool = False, iterations: Iterations | None = None
     ) -> None:  # fmt: skip
-        self.topology, self.lacking, self.compat_evict = topology, lacking, compat_evict
+        self.topology, self.compat_evict = topology, compat_evict
         self.iterations = iterations or {}
         self.counts: dict[tuple[Path, str], list[int]] = defaultdict(lambda: [0, 0, 0])
-        self.states: dict[Key, _State[Slice]] = {}
-        self.times, self.visits = 1, 0
+        self.times = 1
         self._instances: dict[Key, _Instance] = {}
-
-    def visit(
-        self, key: Key, need: Slice, reads: Slice | None, *, writes: bool, written: Slice | None = None,
-        first: bool | None = None,
-    ) -> None:  # fmt: skip
-        """Bring the slice that a child needs of a tensor; of it the child `reads` a part, or nothing.
-
-        What is not there yet of what it reads is loaded. What another child wrote, or this one and needs no more, is
-        stored. A child that `writes` the tensor leaves all of the slice to be stored, or what is `written` of it. Of
-        instances that read one slice together, the `first` one reads it for all: unless that is given, the one at the
-        first iterations of the spatial loops.
-        """
-        self.visits += 1
-        state = self.states.get(key)
-        if reads is not None:
-            stays = state is not None and (writes or self.topology.retains(key[0]))
-            self.fill(key, self.lacking(reads, state.slice if state is not None and stays else None), first)
-        if state is not None and state.dirty is not None:
-            self.store(key, self.lacking(state.dirty, need if writes else None))
-        self.states[key] = _State(need, (need if written is None else written) if writes else None, self.visits)
-
-    def drop(self, key: Key) -> None:
-        """Give a slice up."""
-        state = self.states.pop(key)
-        if state.dirty is not None:
-            self.store(key, self.lacking(state.dirty, None))
 
     def fill(self, key: Key, elements: int, first: bool | None = None) -> None:
         """Count what is brought to an instance; and as read, unless another one, the `first`, reads it for all."""
@@ -103,19 +75,6 @@ class Memories(Generic[Slice]):
         instance = self.instance(key)
         if instance.holder == key:
             self.counts[key[:2]][2] += elements * instance.slices * self.times
-
-    def move(self, visits: int, moved: Callable[[Key, Slice], Slice]) -> None:
-        """Put the slices that later visits than the first `visits` have left where `moved` says."""
-        for key, state in self.states.items():
-            if state.visit > visits:
-                state.slice = moved(key, state.slice)
-                state.dirty = None if state.dirty is None else moved(key, state.dirty)
-
-    def evict(self, path: Path, scope: Scope, number: int) -> None:
-        """Drop what the child after a child of a scope does not need."""
-        ended = self.ended(path, scope, number)
-        for key in [key for key in self.states if key[:3] in ended]:
-            self.drop(key)
 
     def ended(self, path: Path, scope: Scope, number: int) -> frozenset[tuple[Path, str, tuple[Path, ...]]]:
         """The memories, of any place, of what the child after a child of a scope does not need."""
@@ -138,11 +97,7 @@ class Memories(Generic[Slice]):
         )
 
     def traffic(self) -> Traffic:
-        """What has moved once the run is over; what is still to be stored is stored."""
-        for top, tensor, *_ in self.states:
-            self.counts[top, tensor]  # every tensor has an entry
-        for key in list(self.states):
-            self.drop(key)
+        """What has moved, once the run is over."""
         moved: dict[Path, dict[str, Moved]] = {top: {} for top in self.topology.tops}
         for (top, tensor), (loads, fills, stores) in self.counts.items():
             moved[top][tensor] = Moved(loads, fills, stores)
@@ -166,3 +121,64 @@ class Memories(Generic[Slice]):
                 instances, slices = instances * alike, slices * alike if own else slices
             self._instances[key] = _Instance((top, tensor, tiles, tuple(first)), instances, slices)
         return self._instances[key]
+
+
+class Memories(Movement, Generic[Slice]):
+    """The slices that memories hold, and what has moved so far.
+
+    `lacking(a, b)` is how many elements of slice `a` are not in `b`; all of them where `b` is None.
+    """
+
+    def __init__(
+        self, topology: Topology, lacking: Callable[[Slice, Slice | None], int], *, compat_evict: bool = False,
+        iterations: Iterations | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(topology, compat_evict=compat_evict, iterations=iterations)
+        self.lacking, self.visits = lacking, 0
+        self.states: dict[Key, _State[Slice]] = {}
+
+    def visit(
+        self, key: Key, need: Slice, reads: Slice | None, *, writes: bool, written: Slice | None = None,
+        first: bool | None = None,
+    ) -> None:  # fmt: skip
+        """Bring the slice that a child needs of a tensor; of it the child `reads` a part, or nothing.
+
+        What is not there yet of what it reads is loaded. What another child wrote, or this one and needs no more, is
+        stored. A child that `writes` the tensor leaves all of the slice to be stored, or what is `written` of it. Of
+        instances that read one slice together, the `first` one reads it for all: unless that is given, the one at the
+        first iterations of the spatial loops.
+        """
+        self.visits += 1
+        state, new = self.states.get(key), 0
+        if reads is not None:
+            stays = state is not None and (writes or self.topology.retains(key[0]))
+            new = self.lacking(reads, state.slice if state is not None and stays else None)
+        self.fill(key, new, first)
+        if state is not None and state.dirty is not None:
+            self.store(key, self.lacking(state.dirty, need if writes else None))
+        self.states[key] = _State(need, (need if written is None else written) if writes else None, self.visits)
+
+    def drop(self, key: Key) -> None:
+        """Give a slice up."""
+        state = self.states.pop(key)
+        if state.dirty is not None:
+            self.store(key, self.lacking(state.dirty, None))
+
+    def move(self, visits: int, moved: Callable[[Key, Slice], Slice]) -> None:
+        """Put the slices that later visits than the first `visits` have left where `moved` says."""
+        for key, state in self.states.items():
+            if state.visit > visits:
+                state.slice = moved(key, state.slice)
+                state.dirty = None if state.dirty is None else moved(key, state.dirty)
+
+    def evict(self, path: Path, scope: Scope, number: int) -> None:
+        """Drop what the child after a child of a scope does not need."""
+        ended = self.ended(path, scope, number)
+        for key in [key for key in self.states if key[:3] in ended]:
+            self.drop(key)
+
+    def traffic(self) -> Traffic:
+        """What has moved once the run is over; what is still to be stored is stored."""
+        for key in list(self.states):
+            self.drop(key)
+        return super().traffic()

@@ -21,7 +21,7 @@ import numpy as np
 from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError
 from tilewright.tiles.held_slices import OWN, READ, READY, WRITTEN, HeldSlices
-from tilewright.tiles.memories import Memories, Place
+from tilewright.tiles.memories import Movement, Place
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Resources
 from tilewright.tiles.topology import LoopAt, Topology, bound
@@ -121,14 +121,14 @@ class Touched:
         self.topology = Topology(tree, problem, resources)
         self.factors = bound(self.topology)
         self.strides = self.topology.strides(self.factors)
-        self.memories: Memories[Any] = Memories(self.topology, lambda a, b: 0)
+        self.movement = Movement(self.topology)
         self.slices: dict[tuple[Path, Place, _Held], HeldSlices] = {}
         self.walks: dict[tuple[Path, Place], _Nest] = defaultdict(_Nest)
         self.last: dict[tuple[int, str, str], int] = {}
         self.programs: dict[Place, int] = {}
         self.nests = {place: tuple(self._nests(place)) for place in self.topology.places.values()}
         self.piped: list[_Placed] = []
-        self.ended = cache(self._ended)
+        self.ended, self.scopes = cache(self._ended), cache(self._scopes)
 
     def touch(self, touches: Sequence[Touch]) -> None:
         """Raises WrongStep where two programs are in one step of the grid."""
@@ -148,7 +148,7 @@ class Touched:
         for (top, place, held), slices in self.slices.items():
             self._count(top, place, held, *slices.end())
         self.slices.clear()
-        return self.memories.traffic()
+        return self.movement.traffic()
 
     def _leaf(self, touch: Touch) -> Path:
         assert touch.op in self.topology.places, f"{touch.op} is no leaf of the tree"
@@ -331,8 +331,8 @@ class Touched:
 
     def _count(self, top: Path, place: Place, held: _Held, fills: int, stores: int) -> None:
         key = (top, *held, place)
-        self.memories.fill(key, fills)
-        self.memories.store(key, stores)
+        self.movement.fill(key, fills)
+        self.movement.store(key, stores)
 
     # What visits drop -------------------------------------------------------------------------------------------------
 
@@ -343,18 +343,18 @@ class Touched:
             return
         walk.visit, walk.visits = visit, walk.visits + 1
         if before is not None:
-            for scope in self._scopes(top, before[0]):
+            for scope in self.scopes(top, before[0]):
                 child, count = before[0][len(scope)], len(self._scope(scope).children)
                 end = visit[0][len(scope)] if self._same_run(scope, before, visit) else count
                 self._drop(walk, scope, range(child, end))
-        for scope in self._scopes(top, visit[0]):
+        for scope in self.scopes(top, visit[0]):
             if before is None or not self._same_run(scope, before, visit):
                 self._drop(walk, scope, range(visit[0][len(scope)]))
 
-    def _scopes(self, top: Path, visit: Path) -> list[Path]:
+    def _scopes(self, top: Path, visit: Path) -> tuple[Path, ...]:
         """The scopes between a nest and a visit, outermost first."""
         paths = (visit[:depth] for depth in range(len(top) + 1, len(visit)))
-        return [path for path in paths if isinstance(self.topology.nodes[path], Scope)]
+        return tuple(path for path in paths if isinstance(self.topology.nodes[path], Scope))
 
     def _scope(self, path: Path) -> Scope:
         node = self.topology.nodes[path]
@@ -372,4 +372,4 @@ class Touched:
             walk.dropped |= self.ended(scope, number)
 
     def _ended(self, scope: Path, number: int) -> frozenset[_Held]:
-        return frozenset(held[1:] for held in self.memories.ended(scope, self._scope(scope), number))
+        return frozenset(held[1:] for held in self.movement.ended(scope, self._scope(scope), number))
