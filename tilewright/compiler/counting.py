@@ -48,7 +48,8 @@ from tilewright.tiles.machines import program_resources
 from tilewright.tiles.movement import movement
 from tilewright.tiles.problem import Problem, problem_of
 from tilewright.tiles.resources import Level, Resources
-from tilewright.tiles.touched import PADDING, Touch, Touched
+from tilewright.tiles.touch import PADDING, Touch
+from tilewright.tiles.touched import Touched
 from tilewright.tiles.traffic import Moved, Traffic
 
 Array = np.ndarray[Any, Any]
@@ -354,7 +355,8 @@ class _Counting:
         """Runs of an access as they count, where the numbers of the values are known."""
         site = runs.site
         padding = self._beyond(runs) | (ready & (not site.own))  # first values are of sums, or a border
-        position = site.where.at(site.where.forms(site.where.places), runs.value)
+        places = site.where.at(site.where.forms(site.where.places), runs.value)
+        position = {loop: np.broadcast_to(place, runs.times.shape) for loop, place in places.items()}
         scratch = site.view in self.notes.buffers
         return Touch(
             program, site.statement, site.tensor, site.writes, runs.times, position, runs.runs, numbers,

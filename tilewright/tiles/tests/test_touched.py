@@ -14,7 +14,8 @@ from tilewright.tiles.brute import walk
 from tilewright.tiles.notation import parse_tree
 from tilewright.tiles.problem import Problem
 from tilewright.tiles.resources import Level, Resources
-from tilewright.tiles.touched import PADDING, Touch, Touched, WrongStep
+from tilewright.tiles.touch import PADDING, Touch
+from tilewright.tiles.touched import Touched, WrongStep
 from tilewright.tiles.traffic import Moved
 from tilewright.tiles.tree import TileTree
 
