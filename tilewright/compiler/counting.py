@@ -294,8 +294,10 @@ class _Counting:
 
     def access(self, access: Access) -> None:
         """Take a run of an access, which is counted with later ones."""
+        if self.touched is None or not access.elements.size:
+            return
         site = self._site(access)
-        if self.touched is None or site is None or not access.elements.size:
+        if site is None:
             return
         if site.where.copies or access.program != self.gathering.program or self.gathering.count > MOST_GATHERED:
             self._settle()
@@ -338,14 +340,11 @@ class _Counting:
         numbers, ready = np.empty(len(gathered.elements), np.int64), np.empty(len(gathered.elements), np.bool_)
         for view, parts in views.items():
             rows = np.concatenate([runs.rows for runs in parts])
-            order = np.argsort(rows)
-            rows = rows[order]
-            writes, own, begins = (
-                np.concatenate([np.full(len(runs.rows), holds(runs.site)) for runs in parts])[order]
-                for holds in (lambda site: site.writes, lambda site: site.own, lambda site: not site.statement)
-            )
+            order = np.argsort(rows)  # that of time
+            flags = np.array([[runs.site.writes, runs.site.own, not runs.site.statement] for runs in parts])
+            writes, own, begins = np.repeat(flags, [len(runs.rows) for runs in parts], axis=0)[order].T
             known = np.concatenate([self._points(runs) for runs in parts])[order]
-            scratch = self._scratch_of(view, gathered.program)
+            rows, scratch = rows[order], self._scratch_of(view, gathered.program)
             numbers[rows], ready[rows] = self.values.touched(
                 view, scratch, gathered.elements[rows], writes, own, begins, known
             )

@@ -232,23 +232,28 @@ _Step = tuple[Callable[..., Any], Operation, tuple[SSAValue, ...], SSAValue | No
 
 
 class _Steps:
-    """The operations of a block in order, looked up once for all times that the block runs, and its terminator."""
+    """The operations of a block in order, looked up once for all times that the block runs, and its terminator.
+
+    Its `constants` are the same each time.
+    """
 
     def __init__(self, block: Block) -> None:
+        self.constants: dict[SSAValue, Array] = {}
         self.steps: list[_Step] = []
         self.terminator: Operation | None = None
         for op in block.ops:
             if isinstance(op, scf.YieldOp | ReturnOp):
                 self.terminator = op
                 return
-            self.steps.append(_step(op))
+            if type(op) is arith.ConstantOp:
+                number = np.asarray(WHOLE[arith.ConstantOp](op))
+                number.flags.writeable = False
+                self.constants[op.results[0]] = number
+            else:
+                self.steps.append(_step(op))
 
 
 def _step(op: Operation) -> _Step:
-    if type(op) is arith.ConstantOp:
-        number = np.asarray(WHOLE[arith.ConstantOp](op))
-        number.flags.writeable = False  # every time that the block runs has this one
-        return (lambda op: number), op, (), op.results[0]
     function = ELEMENT.get(op.name) or WHOLE.get(type(op))
     if function is not None:
         return function, op, op._operands, op.results[0]
@@ -295,6 +300,7 @@ class _Program:
     def run(self, block: Block) -> list[Array]:
         """Run a block; the values that its terminator gives."""
         values, inside = self.values, self.known.steps_of(block)
+        values.update(inside.constants)
         for function, op, operands, result in inside.steps:
             if result is None:
                 function(self, op)

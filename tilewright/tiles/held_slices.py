@@ -1,9 +1,9 @@
 """What one memory holds of a tensor from visit to visit, with slices that are sets of elements.
 
 The rules are those of `memories.Memories.visit`, for many visits at once. A visit is a *turn*; turns that follow each
-other are visits between which the memory kept the slice. Elements that visits need are rows: which element, at which
-turn, and how (`READ`, `WRITTEN`, `READY`, `OWN`). Sorted by elements and then turns, an element that the turn before
-has left stands in the row before.
+other are visits between which the memory kept the slice. What visits need are rows: an element, a turn, and how it is
+needed (`READ`, `WRITTEN`, `READY`, `OWN`). Rows are sorted by elements and then turns: where the turn before has left
+an element, its row is the one before.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ def _sorted(elements: Array, turns: Array, flags: Array) -> _Rows:
         return _Rows(elements, turns, flags)
     least, first = elements.min(), turns.min()
     span = turns.max() - first + 1
+    assert (int(elements.max()) - int(least) + 1) * int(span) < 1 << 63 - _BITS, "an element and a turn are one word"
     codes = ((elements - least) * span + (turns - first)) << _BITS | flags
     codes.sort()
     pairs = codes >> _BITS
