@@ -83,7 +83,7 @@ def _is_gathered(planning: Planning, group: Group) -> bool:
     if order[-1] == innermost:
         return False
     written = node.axes[innermost]
-    forms = [affine(address(planning.layout(read.tensor), read.indices)) for read in node.reads()]
+    forms = [affine(address(planning.expected_layout(read.tensor), read.indices)) for read in node.reads()]
     return all(form is None or not form.coefficient(written) for form in forms)
 
 
