@@ -26,10 +26,10 @@ FUNCTION_REGISTERS: Final = {
     "erf": 22, "normal_cdf": 31, "normal_cdf_tanh": 23,
 }  # fmt: skip
 
-#: Vectors of a step of an epilogue that is a loop. The instructions of one vector depend on each other, those of two do
-#: not. Convolutions and products with SiLU, GELU, mish and tanh took 0.83 to 1.03 of the time of one vector on a Zen 3,
-#: and as long with four.
-SIDE_BY_SIDE: Final = 2
+#: Vectors of a step of an epilogue that is a loop, as the row of a tile is divided by them. The instructions of one
+#: vector depend on each other, those of two do not. On a Zen 3, convolutions with SiLU, GELU, mish and tanh took 0.83 to
+#: 1.02 of their time with one vector, those with three vectors in a row 0.96; four took as long as two.
+SIDE_BY_SIDE: Final = (2, 3)
 
 
 def epilogue_vectors(work: Product, point: ProductPoint, machine: Cpu, kernel: str) -> tuple[int, Decision]:
@@ -49,9 +49,9 @@ def epilogue_vectors(work: Product, point: ProductPoint, machine: Cpu, kernel: s
 
 
 def _side_by_side(columns: int, lanes: int) -> int:
-    """The most vectors that divide a row of whole vectors, `SIDE_BY_SIDE` at most; else one."""
+    """Vectors of a step: so many that they divide the row of a tile, or one."""
     vectors = columns // lanes if columns % lanes == 0 else 1
-    return next(count for count in range(SIDE_BY_SIDE, 0, -1) if vectors % count == 0)
+    return next((count for count in SIDE_BY_SIDE if vectors % count == 0), 1)
 
 
 def sums_of(work: Product, point: ProductPoint) -> int:

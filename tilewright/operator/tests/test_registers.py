@@ -73,12 +73,14 @@ def test_an_epilogue_that_does_not_fit_is_a_loop() -> None:
     assert epilogue_vectors(work(SILU, lanes=8), point(2, 4), narrow, "C")[0] == 2
 
 
-def test_a_step_of_the_loop_has_two_vectors_where_these_divide_a_row() -> None:
+def test_a_step_of_the_loop_has_as_many_vectors_as_divide_a_row() -> None:
     machine, silu = resolve_cpu("x86-64-v3"), work(SILU, lanes=8)
     vectors, decision = epilogue_vectors(silu, point(6, 2), machine, "C")
     assert vectors == 2
     assert decision.chosen.startswith("a loop over the vectors of the register tile, 2 at a time")
-    assert epilogue_vectors(silu, point(3, 3), machine, "C")[0] == 1
+    assert epilogue_vectors(silu, point(3, 3), machine, "C")[0] == 3
+    assert epilogue_vectors(silu, point(2, 6), machine, "C")[0] == 2
+    assert epilogue_vectors(silu, point(2, 5), machine, "C")[0] == 1
     assert epilogue_vectors(silu, point(12, 1), machine, "C")[0] == 1
     assert epilogue_vectors(work(SILU, columns=5, lanes=8), point(12, 1), machine, "C")[0] == 1
 
