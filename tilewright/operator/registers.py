@@ -27,8 +27,8 @@ FUNCTION_REGISTERS: Final = {
 }  # fmt: skip
 
 #: Vectors of a step of an epilogue that is a loop, as the row of a tile is divided by them. The instructions of one
-#: vector depend on each other, those of two do not. On a Zen 3, convolutions with SiLU, GELU, mish and tanh took 0.83 to
-#: 1.02 of their time with one vector, those with three vectors in a row 0.96; four took as long as two.
+#: vector depend on each other, those of two do not. On a Zen 3, convolutions with SiLU, GELU, mish and tanh took 0.83
+#: to 1.02 of their time with one vector, those with three vectors in a row 0.96; four took as long as two.
 SIDE_BY_SIDE: Final = (2, 3)
 
 

@@ -31,7 +31,7 @@ class MoveScale:
     After:   W.m[k, c] = W[k, c] * s[c]       A[i, k] += x[i, c] * W.m[k, c]
     Legal when
     - A sums products of two reads, `is_product`, all in f32;
-    - m is a map, no output, read by A alone: an element of x times an expression s;
+    - m is a map, no output, read by A alone: an element of x times an expression s, which is computed;
     - x is an input or is read elsewhere too: else m is computed where x is, which costs nothing;
     - all loops of s but those of extent 1 are loops of A that index, alone and over the whole dimension, W and m.
     Done where W has at most a quarter of the elements of m. Rounding errors are others, of the same size; numbers that
@@ -100,18 +100,19 @@ class _Move:
 @dataclass(frozen=True)
 class _Readers:
     """What is read in a graph: `maps` in f32 that are no outputs and that one node reads, by name; the names of
-    computed tensors that are read `once`.
+    computed tensors that are read `once`, and of `constants`.
     """
 
     maps: Mapping[str, Compute]
     once: Collection[str]
+    constants: Collection[str]
 
 
 def _readers(graph: Graph) -> _Readers:
     found, outputs = graph.consumers(), {tensor.name for tensor in graph.outputs}
     once = [node for node in graph.nodes if len(found.get(node.name, ())) == 1 and node.name not in outputs]
     maps = {node.name: node for node in once if node.accum is None and node.output.dtype == "f32"}
-    return _Readers(maps, {node.name for node in once})
+    return _Readers(maps, {node.name for node in once}, graph.all_constants())
 
 
 def _moves(readers: _Readers, product: Compute) -> Iterator[_Move]:
@@ -129,7 +130,8 @@ def _moves(readers: _Readers, product: Compute) -> Iterator[_Move]:
         places = dict(zip(source.axes, read.indices, strict=True))
         for kept, scale in _factors(source):
             dims = _dims(source, scale, read, other)
-            if dims is not None and kept.tensor.name not in readers.once:
+            computed = any(isinstance(node, Read) and node.tensor.name not in readers.constants for node in walk(scale))
+            if computed and dims is not None and kept.tensor.name not in readers.once:
                 indices = tuple(substitute(index, places) for index in kept.indices)
                 yield _Move(product, source, Read(kept.tensor, indices), scale, other, dims)
 

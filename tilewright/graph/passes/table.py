@@ -50,7 +50,6 @@ def simplifying(is_product: Callable[[Compute], bool]) -> tuple[GraphPass, ...]:
         CarrySplits(is_product),
         FoldScale(is_product),
         MoveScale(is_product),
-        FoldConstants(),  # operands that a constant factor was moved to
         RemoveDead(),  # constants that splitting and folding have replaced
     )
 
