@@ -148,8 +148,8 @@ def random_tree(roll: random.Random, tree: ProductsTree, machine: Cpu) -> TileTr
     size = lcm(*(tile.get(cut, 1) for tile in tiles), *steps) * roll.randint(1, 3)
     if size < axes[cut].size and roll.random() < 0.6:
         blocks.append(SpatialLoop(axes[cut], size))
-    in_loop = [work.has_epilogue and roll.random() < 0.2 for work in works]
-    return fused_kernel(works, FusedPoint(points, tuple(blocks)), in_loop, between, machine).tree
+    at_a_time = [int(work.has_epilogue and roll.random() < 0.2) for work in works]
+    return fused_kernel(works, FusedPoint(points, tuple(blocks)), at_a_time, between, machine).tree
 
 
 def _point(roll: random.Random, work: Product) -> ProductPoint:

@@ -119,8 +119,8 @@ def random_windowed_tree(roll: random.Random, tree: ProductsTree, machine: Cpu) 
         unit = lcm(*(point.tile(work).get(cut.axis.name, 1) for point, work in zip(points, works, strict=True)))
         blocks = _random_blocks(roll, cut, unit)
     keep = roll.random() < 0.8 and through.shares(blocks)
-    in_loop = [work.has_epilogue and roll.random() < 0.2 for work in works]
-    return fused_kernel(works, FusedPoint(points, blocks, keep), in_loop, rows, machine).tree
+    at_a_time = [int(work.has_epilogue and roll.random() < 0.2) for work in works]
+    return fused_kernel(works, FusedPoint(points, blocks, keep), at_a_time, rows, machine).tree
 
 
 def _random_blocks(roll: random.Random, cut: Cut, unit: int) -> tuple[SpatialLoop, ...]:

@@ -20,7 +20,7 @@ from tilewright.layouts import permuted
 from tilewright.machine.description import Cpu
 from tilewright.operator.product_point import ProductPoint
 from tilewright.operator.product_space import ProductSpace
-from tilewright.operator.registers import epilogue_in_loop
+from tilewright.operator.registers import epilogue_vectors
 from tilewright.operator.rules.cpu_fused import kernel_cycles
 from tilewright.operator.rules.cpu_product import blocks_of, choose_point, depth_blocks, scheduled_product
 from tilewright.tiles.product import Product
@@ -88,15 +88,15 @@ class ProductPlan:
             work = operands.with_panels(tile[product.columns.name], block)
         if asked is None:
             point = replace(point, k_blocks=depth_blocks(work, tile, self.machine))
-        in_loop, placed = epilogue_in_loop(work, point, self.machine, kernel)
+        vectors, placed = epilogue_vectors(work, point, self.machine, kernel)
         if work.has_epilogue:
             plan.decisions.append(placed)
-        scheduled = scheduled_product(work, point, blocks, self.machine, epilogue_loop=in_loop)
+        scheduled = scheduled_product(work, point, blocks, self.machine, epilogue_vectors=vectors)
         planning.add_scheduled(
             name, scheduled, decision, (self.target.name,), 2 * points(self.node),
             cycles=lambda kernel: kernel_cycles(kernel, self.machine), instruction=running.instruction,
         )  # fmt: skip
-        self.note(name, work, point, running, in_loop)
+        self.note(name, work, point, running, vectors)
 
     def keep_in_kernel(self) -> None:
         """Let the result be a buffer of the kernel that runs this product, rows along its columns."""
@@ -106,14 +106,14 @@ class ProductPlan:
         planning.place(output, permuted(static_shape(output.shape), order), "buffer")
         planning.buffers.add(output.name)
 
-    def note(self, name: str, work: Product, point: ProductPoint, running: MappedProduct, in_loop: bool) -> None:
+    def note(self, name: str, work: Product, point: ProductPoint, running: MappedProduct, vectors: int) -> None:
         """Add to the plan what was decided about this product, which runs in the kernel `name`."""
         plan, tile = self.planning.plan, point.tile(work)
         chosen = {
             "tile": tile,
             "order": [*(axis.name for axis in work.outer), *point.order],
             "k_block": point.k_block(work),
-            "epilogue_loop": in_loop,
+            "epilogue_vectors": vectors,
         }
         plan.products[self.node.name] = {"kernel": name, **running.to_json(), "schedule": chosen}
         self._note_body(work, tile)

@@ -42,7 +42,7 @@ from tilewright.machine.description import Cpu
 from tilewright.operator.flatten import address
 from tilewright.operator.product_loops import merge_shared_loops
 from tilewright.operator.products_tree import products_tree
-from tilewright.operator.registers import epilogue_in_loop
+from tilewright.operator.registers import epilogue_vectors
 from tilewright.operator.rewrites.deferred_normalisation import Deferred, deferred_normalisation
 from tilewright.operator.rules.cpu_fused import (
     LEAST_GAIN,
@@ -307,13 +307,13 @@ def plan_fused(planning: Planning, group: Group, machine: Cpu) -> None:
     widths = [tile[work.columns.name] for work, tile in zip(unpacked, tiles_of, strict=True)]
     own = [each.operands.finished(width) for each, width in zip(plans, widths, strict=True)]
     works, _ = _deferred(_together(planning, own, parts), rows, softmax)
-    loops = []
+    at_a_time = []
     for work, tiles, each in zip(works, point.points, plans, strict=True):
-        in_loop, placed = epilogue_in_loop(work, tiles, machine, each.group.kernel)
-        loops.append(in_loop)
+        vectors, placed = epilogue_vectors(work, tiles, machine, each.group.kernel)
+        at_a_time.append(vectors)
         if work.has_epilogue:
             plan.decisions.append(placed)
-    scheduled = fused_kernel(works, point, loops, rows, machine, lanes)
+    scheduled = fused_kernel(works, point, at_a_time, rows, machine, lanes)
     names = [{loop: axis for axis, loop in loops_of.items()} for loops_of in kernel_loops(prepared, parts)]
     running = [
         each.proven(work, tile, own_names)
@@ -326,8 +326,8 @@ def plan_fused(planning: Planning, group: Group, machine: Cpu) -> None:
         cycles=lambda kernel: kernel_cycles(kernel, machine),
         instruction=running[-1].instruction,
     )  # fmt: skip
-    for each, work, tiles, on, in_loop in zip(plans, works, point.points, running, loops, strict=True):
-        each.note(name, work, tiles, on, in_loop)
+    for each, work, tiles, on, vectors in zip(plans, works, point.points, running, at_a_time, strict=True):
+        each.note(name, work, tiles, on, vectors)
     for part in parts[:-1]:
         del plan.stored[part.nodes[-1].name]
         planning.buffers.discard(part.nodes[-1].name)

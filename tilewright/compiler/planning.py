@@ -324,6 +324,12 @@ class Planning:
     def layout(self, tensor: Tensor) -> Packed:
         return self.stored(tensor).layout
 
+    def expected_layout(self, tensor: Tensor) -> Packed:
+        """The layout of a tensor that is read; that of a constant without a place is expected, and stays open."""
+        if tensor.name in self.plan.stored or tensor.name not in self.constants:
+            return self.layout(tensor)
+        return row_major(static_shape(tensor.shape))
+
     def flat(self, body: Expr, own: set[str]) -> Expr:
         """Reads of the values `own` of a kernel lose their indices; reads of stored tensors become flat."""
         return flatten(body, self.layout, own)

@@ -83,7 +83,7 @@ def _is_gathered(planning: Planning, group: Group) -> bool:
     if order[-1] == innermost:
         return False
     written = node.axes[innermost]
-    forms = [affine(address(planning.layout(read.tensor), read.indices)) for read in node.reads()]
+    forms = [affine(address(planning.expected_layout(read.tensor), read.indices)) for read in node.reads()]
     return all(form is None or not form.coefficient(written) for form in forms)
 
 
@@ -331,7 +331,7 @@ def _strides(planning: Planning, read: Read, axes: Sequence[Axis]) -> list[int]:
     Where the address is not affine: the least stride of a dimension in whose index the loop is, if one of the loops
     that are an index alone has stride 1; else nothing is known.
     """
-    layout = planning.layout(read.tensor)
+    layout = planning.expected_layout(read.tensor)
     form = affine(address(layout, read.indices))
     if form is not None:
         return [form.coefficient(axis) for axis in axes]

@@ -1,4 +1,4 @@
-"""The epilogue of a register tile as a loop over its vectors, each of which is read from scratch memory.
+"""The epilogue of a register tile as a loop over its vectors, some of which are read from scratch memory at a time.
 
 The schedule asks for it where the epilogue needs more registers than the sums of the tile leave. The sums of one tile
 pass through scratch memory that stays in the first cache; those that wait in memory for other reasons are read there.
@@ -23,8 +23,8 @@ from tilewright.lower.output_tile import OutputTile
 from tilewright.tiles.loops import SpatialLoop
 
 
-def finish_in_loop(at: OutputTile, total: SSAValue, lanes: int) -> None:
-    """Store the sums `total` of a tile in scratch memory; then compute and store one vector of results after the other.
+def finish_in_loop(at: OutputTile, total: SSAValue, step: int) -> None:
+    """Store the sums `total` of a tile in scratch memory; then compute and store `step` elements of a row at a time.
 
     Whole tiles are stored and read, beyond the edges of the loops too.
     """
@@ -37,18 +37,18 @@ def finish_in_loop(at: OutputTile, total: SSAValue, lanes: int) -> None:
     with at.of(at.work.total.name, bounds=at.point.bounds, own=True):
         whole.store(at.shaped(total), sums, place, at.dtype)
     builder.insert(tile.EmptyRegistersOp())
-    finish_from(at, sums, place, lanes, whole=True)
+    finish_from(at, sums, place, step, whole=True)
 
 
-def finish_from(at: OutputTile, sums: SSAValue, place: Expr, lanes: int, whole: bool = False) -> None:
-    """Compute and store one vector of results after the other, from sums in memory at a place of each tile point.
+def finish_from(at: OutputTile, sums: SSAValue, place: Expr, step: int, whole: bool = False) -> None:
+    """Compute and store results from sums in memory, at a place of each tile point.
 
-    A vector is of `lanes` elements of the last dimension, or of all where they are fewer. Of a `whole` tile, sums
-    beyond the edges of the loops are read too.
+    A step has `step` elements of the last dimension, or all where they are fewer. Of a `whole` tile, sums beyond the
+    edges of the loops are read too.
     """
     builder = at.builder
 
-    def vector(inner: Point) -> None:
+    def compute(inner: Point) -> None:
         point = _inside(at, inner)
         places = point.counters, _positions(point.dims), point.extents
         emitter = BodyEmitter(builder, at.memory, *places, point.bounds, branches=at.branches)
@@ -60,8 +60,8 @@ def finish_from(at: OutputTile, sums: SSAValue, place: Expr, lanes: int, whole: 
         at.finish_at(point, emitter, read)
 
     *rows, columns = at.point.dims
-    quantum = min(lanes, columns.size)
-    Tiler(builder, []).visit([*map(SpatialLoop, rows), SpatialLoop(columns, quantum)], vector)
+    quantum = min(step, columns.size)
+    Tiler(builder, []).visit([*map(SpatialLoop, rows), SpatialLoop(columns, quantum)], compute)
 
 
 def _positions(dims: tuple[Axis, ...]) -> dict[Axis, int]:
@@ -69,7 +69,7 @@ def _positions(dims: tuple[Axis, ...]) -> dict[Axis, int]:
 
 
 def _inside(at: OutputTile, inner: Point) -> Point:
-    """The point of one vector: `inner`, which has places in the tile, in terms of the loops around the tile too."""
+    """The point of one step: `inner`, which has places in the tile, in terms of the loops around the tile too."""
     builder, columns = at.builder, len(at.point.dims) - 1
     replaced = {loop: substitute(form, inner.replaced) for loop, form in at.point.replaced.items()}
     bounds: dict[int, SSAValue] = {}

@@ -343,11 +343,16 @@ class _Tile(OutputTile):
     @property
     def in_loop(self) -> bool:
         """Whether the epilogue is a loop over vectors; a tile of one point has none."""
-        return self.tree.epilogue_loop and bool(self.point.dims)
+        return self.tree.epilogue_vectors > 0 and bool(self.point.dims)
+
+    @property
+    def _step(self) -> int:
+        """Elements of a row in one step of that loop."""
+        return self.tree.epilogue_vectors * self.work.lanes
 
     def finish(self, total: SSAValue) -> None:
         if self.in_loop:
-            finish_in_loop(self, total, self.work.lanes)
+            finish_in_loop(self, total, self._step)
         else:
             super().finish(total)
 
@@ -382,7 +387,7 @@ class _Tile(OutputTile):
     def finish_from(self, partial: tuple[SSAValue, Expr]) -> None:
         """Finish with the sums in scratch."""
         if self.in_loop:
-            finish_from(self, *partial, self.work.lanes)
+            finish_from(self, *partial, self._step)
             return
         with self.of(self.work.output.name):
             sums = self.read(partial)

@@ -28,7 +28,7 @@ LOST_CYCLES = 0.25  # of a step whose multiply-adds take as long as the latency.
 # Vector instructions of functions in f32, counted in loops with code of `codegen/math`: on AVX-512, and on AVX2, with
 # constants that are read again (normal_cdf: as many more as its whole loop has). Others take one.
 INSTRUCTIONS = {
-    "exp": (14, 30), "exp_nonpositive": (11, 16), "sigmoid": (15, 24), "tanh": (20, 31), "normal_cdf": (24, 45),
+    "exp": (14, 30), "exp_nonpositive": (11, 16), "sigmoid": (15, 21), "tanh": (20, 31), "normal_cdf": (24, 45),
     "erf": (24, 38), "log": (20, 50), "div": (8, 8), "sqrt": (10, 10),
 }  # fmt: skip
 EXTREMES = ("max", "min")

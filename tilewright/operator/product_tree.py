@@ -10,7 +10,7 @@ from tilewright.tiles import build
 from tilewright.tiles.build import in_program, register_tile, rooted
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.loops import SpatialLoop
-from tilewright.tiles.parts import factors, loops_named, number_of, program_of, require_form, tiles_at
+from tilewright.tiles.parts import factors, loops_named, number_of, program_of, register_tiles, require_form, tiles_at
 from tilewright.tiles.product import Product, micro_kernel, product_of
 from tilewright.tiles.tree import (
     Hint,
@@ -36,9 +36,9 @@ class ProductTree:
     `outside` are the loops of tiles that a program walks, outermost first; with blocks of the depth, those of `inside`
     run in each block. `tile` has the points of a register tile, and how many of the last depth loop one product takes.
     `k_block` is the points of the first depth loop in a block, 0 for none; a block asks for the operands of the next
-    one by lines of `line_bytes`, if that is not 0, and sums wait for it at `sums_level`. With `epilogue_loop` the
-    epilogue reads the sums of a tile from scratch memory, one vector after the other. A depth loop that is cut in
-    blocks outside has so many points here as `within` says.
+    one by lines of `line_bytes`, if that is not 0, and sums wait for it at `sums_level`. With
+    `epilogue_vectors` the epilogue is a loop that reads the sums of a tile from scratch memory, so many vectors at a
+    time; with 0 it is written out. A depth loop that is cut in blocks outside has so many points here as `within` says.
     """
 
     work: Product
@@ -49,7 +49,7 @@ class ProductTree:
     k_block: int = 0
     line_bytes: int = 0
     sums_level: str = "L2"
-    epilogue_loop: bool = False
+    epilogue_vectors: int = 0
     within: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -93,7 +93,7 @@ class ProductTree:
         rows = [(axis.name, self.tile.get(axis.name, 1)) for axis in work.rows]
         columns = work.columns.name, self.tile.get(work.columns.name, 1)
         leaf = Leaf(work.statements[1].name, hints=hints)
-        return register_tile(rows, columns, work.lanes, leaf, self.epilogue_loop)
+        return register_tile(rows, columns, work.lanes, leaf, self.epilogue_vectors)
 
 
 def product_tree(kernel: Kernel) -> ProductTree:
@@ -125,18 +125,22 @@ def product_tree(kernel: Kernel) -> ProductTree:
         k_block=k_block if isinstance(program.body, Stage) else 0,
         line_bytes=number_of(kernel.tree, "prefetch_lines", 0),
         sums_level=program.body.level if isinstance(program.body, Stage) else "L2",
-        epilogue_loop=epilogue_is_loop(kernel.tree, work),
+        epilogue_vectors=vectors_at_a_time(kernel.tree, work),
     )
     _require_all(found)
     require_form(kernel.tree, found.tree())
     return found
 
 
-def epilogue_is_loop(tree: TileTree, work: Product) -> bool:
-    """Whether the vectors of an epilogue are a loop over data in L1, and not written out."""
-    places = (path for path, leaf in leaves(tree) if leaf.op == work.statements[-1].name)
+def vectors_at_a_time(tree: TileTree, work: Product) -> int:
+    """Vectors in one step of an epilogue that is a loop over data in L1; 0 where it is written out."""
+    last = work.statements[-1].name
+    places = (path for path, leaf in leaves(tree) if leaf.op == last)
     around = [node for path in places for _, node in ancestors(tree, path)]
-    return work.has_epilogue and any(isinstance(node, Tile) and node.level == "L1" for node in around)
+    if not work.has_epilogue or not any(isinstance(node, Tile) and node.level == "L1" for node in around):
+        return 0
+    step = next(tile for leaf, tile in register_tiles(tree) if leaf.op == last)
+    return max(1, step.along(work.columns.name) // work.lanes)
 
 
 def _require_all(tree: ProductTree) -> None:
@@ -155,8 +159,17 @@ def _require_all(tree: ProductTree) -> None:
 
 
 def require_steps(tree: ProductTree) -> None:
-    """Raises InvalidTree where one product takes a part of a group, or more than is written out."""
+    """Raises InvalidTree where one product takes a part of a group, or more than is written out.
+
+    So it does where a step of the epilogue has vectors that are no part of a row of the register tile.
+    """
     work = tree.work
+    vectors, at_a_time = max(1, tree.tile.get(work.columns.name, 1) // work.lanes), tree.epilogue_vectors
+    if at_a_time and vectors % at_a_time:
+        raise InvalidTree(
+            f"a step of the epilogue has {at_a_time} of {vectors} vectors of a row",
+            help="a number of vectors that divides those of a row",
+        )
     last, most = work.depth[-1], MOST_GROUPS * work.group
     if tree.step % work.group or tree.step > min(most, -(-last.size // work.group) * work.group):
         groups = f", in groups of {work.group}" if work.group > 1 else ""

@@ -41,7 +41,7 @@ from tilewright.expr.core import Axis, Const, Expr, Read, Tensor
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.hidden import last_seen
 from tilewright.expr.rewrite import rewritten, substitute
-from tilewright.operator.product_tree import ProductTree, epilogue_is_loop, product_tree, require_steps
+from tilewright.operator.product_tree import ProductTree, product_tree, require_steps, vectors_at_a_time
 from tilewright.operator.statements import value_read, values_in
 from tilewright.tiles import build
 from tilewright.tiles.build import distinct_kernels, rooted
@@ -431,7 +431,7 @@ def _several(kernel: Kernel, works: Sequence[Product]) -> ProductsTree:
                 tile=walk.quantum,
                 grid=(),
                 outside=tuple(replace(loop, block_points=points.get(loop.axis.name, 0)) for loop in loops),
-                epilogue_loop=epilogue_is_loop(tree, work),
+                epilogue_vectors=vectors_at_a_time(tree, work),
                 within={axis.name: points[axis.name] for axis in work.depth if axis.name in points},
             )
         )

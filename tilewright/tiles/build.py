@@ -57,19 +57,21 @@ def in_program(loops: Sequence[SpatialLoop], grid: Sequence[SpatialLoop], child:
 
 
 def register_tile(
-    rows: Sequence[tuple[str, int]], vector: tuple[str, int] | None, lanes: int, leaf: Leaf, loop: bool = False
+    rows: Sequence[tuple[str, int]], vector: tuple[str, int] | None, lanes: int, leaf: Leaf, at_a_time: int = 0
 ) -> TileTree:
     """One register tile of an expression: rows and vectors written out, the lanes of a vector at once.
 
-    With `loop`, rows and vectors are a loop over data in L1.
+    With `at_a_time`, rows and vectors are a loop over data in L1, a step of which has so many vectors of a row.
     """
-    level, binding = ("L1", Binding.TP) if loop else ("REG", Binding.UNROLL)
+    level, binding = ("L1", Binding.TP) if at_a_time else ("REG", Binding.UNROLL)
     if vector is None:
         return rooted(tile(level, rows, leaf, binding))
     name, extent = vector
     if extent % lanes == 0 and extent >= lanes:
-        lanes_of_vector = tile("REG", [(name, lanes)], leaf, Binding.SP)
-        return rooted(tile(level, [*rows, (name, extent // lanes)], lanes_of_vector, binding))
+        step, vectors = tile("REG", [(name, lanes)], leaf, Binding.SP), extent // lanes
+        if at_a_time > 1:
+            step, vectors = tile("REG", [(name, at_a_time)], step, Binding.UNROLL), vectors // at_a_time
+        return rooted(tile(level, [*rows, (name, vectors)], step, binding))
     hint = Hint("lanes", (lanes,))
     return rooted(tile(level, rows, tile("REG", [vector], leaf, Binding.SP, [hint]), binding))
 

@@ -13,7 +13,7 @@ LOG2_E = 1.44269502162933349609375  # to f32
 LN2 = 0.6931471805599453
 LOG2_E_LOW = 1.4426950408889634 - LOG2_E
 EXPONENT_OFFSET = 64  # is added to an exponent n so that 2^(n + 64) is a normal number; 2^-64 is multiplied at the end
-SMALL_HIGH = 40.0  # e to it is below 2^EXPONENT_OFFSET; from it on the sigmoid is 1 to nearest, in f64 too
+SIGMOID_HIGH = 40.0  # from it on the sigmoid is 1 to nearest, in f64 too
 NONPOSITIVE_LOW = -88.0  # its power of two is the one below those of normal numbers
 TANH_SPLIT = 0.55  # tanh: x + x^3 p(x^2) below, 1 - 2 / (1 + exp(2 x)) above
 
@@ -81,8 +81,11 @@ def emit_sigmoid(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None =
     v = start(builder, x, target)
     if v.has_power_of_two and v.has_reciprocal:
         return (exp(-v) + 1.0).reciprocal().value
-    e = exp(v.at_most(SMALL_HIGH), small=True)
-    return (e / (e + 1.0)).value
+    v = v.at_most(SIGMOID_HIGH)
+    if v.has_exponents or v.has_power_of_two:
+        e = exp(v)
+        return (e / (e + 1.0)).value
+    return _sigmoid_by_bits(v).value
 
 
 def emit_tanh(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = None) -> ir.Value:
@@ -149,19 +152,37 @@ def _reduce_exp(x: Value) -> _Reduced:
     return _Reduced(n, shifted.bits(), q.fma(r * r, r))
 
 
-def exp(x: Value, small: bool = False) -> Value:
-    """exp of x up to the bound where it overflows to infinity; of `small` x, at most `SMALL_HIGH`, in fewer steps."""
+def exp(x: Value) -> Value:
+    """exp of x up to the bound where it overflows to infinity."""
     c = x.kind
     if x.has_power_of_two:
         return _exp_by_power_of_two(x)
     x = _not_below(c.exp_low, x)
-    magic = offset_magic(x) if small else c.round_magic
+    shifted, n, p = _exp_parts(x, c.round_magic)
+    return scaled(_zero_up_to(c.exp_low, x, p), n, shifted.bits())
+
+
+def _sigmoid_by_bits(x: Value) -> Value:
+    """``e / (b + e)`` with b = 2^mantissa and e = b exp(x), whose power of two is made of the bits of its exponent.
+
+    The factor b makes that power a normal number, or 0 where the sigmoid is 0 to nearest: the bits of the exponent are
+    0 there, so that nothing underflows.
+    """
+    c = x.kind
+    lowest = -(c.bias + c.mantissa)
+    shifted, _, p = _exp_parts(x.at_least(lowest * LN2), c.round_magic - lowest)
+    e = p * (shifted.bits() << c.mantissa).as_float()
+    return e / (e + 2.0**c.mantissa)
+
+
+def _exp_parts(x: Value, magic: float) -> tuple[Value, Value, Value]:
+    """``n + magic``, n and p with exp(x) = 2^n p and p about 1; adding `magic` rounds to an integer."""
+    c = x.kind
     shifted = x.fma(1.4426950408889634, magic)
     n = shifted - magic
     r = n.fma(-c.ln2_high, x)
     r = n.fma(-c.ln2_low, r)
-    p = _zero_up_to(c.exp_low, x, r.polynomial((1.0, 1.0, *c.exp)))
-    return scaled_with_offset(p, n, shifted) if small else scaled(p, n, shifted.bits())
+    return shifted, n, r.polynomial((1.0, 1.0, *c.exp))
 
 
 def _not_below(low: float, x: Value) -> Value:

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from tilewright.compiler.compile import build, compile_graph
+from tilewright.compiler.plan import make_plan
 from tilewright.expr import GraphBuilder
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph
-from tilewright.expr.ops import conv
+from tilewright.expr.ops import conv, reduce
 from tilewright.intrinsics.registry import Registry, standard
-from tilewright.machine import resolve_cpu
+from tilewright.layouts import permuted
+from tilewright.machine import host, resolve_cpu
 from tilewright.options import Options
 
 
@@ -42,6 +44,21 @@ def test_depthwise_convolutions_agree(channels: int) -> None:
     module = compile_graph(graph, threads=1, options=Options(cache=False))
     (expected,) = evaluate(graph, [x], precise=True, wide=True)
     assert np.abs(module(x) - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+def test_weights_lie_along_vectors_where_no_product_reads_the_result() -> None:
+    """What reads the result wants no order, so that the order of what the convolution reads is asked for."""
+    b = GraphBuilder()
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1, 5, 9, 9)).astype("f4")
+    first = conv.conv(b.input("x", x.shape, "f32"), b.constant(rng.standard_normal((33, 5, 1, 1)).astype("f4"), "v"))
+    w = b.constant(rng.standard_normal((33, 1, 3, 3)).astype("f4"), "w")
+    second = conv.conv(first, w, pads=1, groups=33, name="second")
+    graph = b.finish([reduce.reduce_mean(second, [2, 3], keepdims=True)])
+    assert make_plan(graph, host(), 1).stored["w"].layout == permuted((33, 1, 3, 3), [1, 2, 3, 0])
+    (expected,) = evaluate(graph, [x], precise=True, wide=True)
+    found = compile_graph(graph, threads=1, options=Options(cache=False))(x)
+    assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
 def test_the_record_is_named_and_decides_the_lanes() -> None:

@@ -154,7 +154,7 @@ def _find(graph: _Folding, product: Compute) -> _Scale | Refusal:
     own = _own_axes(reader, product)
     dims = []
     for axis in loops:
-        dim = _dimension(weights, own[axis])
+        dim = whole_dimension(weights, own[axis])
         if dim is None:
             return Refusal(what, "its loops index whole dimensions of the constant", axis.name)
         dims.append(dim)
@@ -189,8 +189,8 @@ def _own_axes(reader: Compute, product: Compute) -> dict[Axis, Axis]:
     return dict(pairs)
 
 
-def _dimension(weights: Read, axis: Axis) -> int | None:
-    """The one dimension of the constant that `axis` indexes, over its whole extent."""
+def whole_dimension(weights: Read, axis: Axis) -> int | None:
+    """The one dimension of an operand that `axis` indexes, over its whole extent."""
     found = [dim for dim, index in enumerate(weights.indices) if any(node == axis for node in walk(index))]
     if len(found) == 1 and weights.indices[found[0]] == axis and weights.tensor.shape[found[0]] == axis.extent:
         return found[0]

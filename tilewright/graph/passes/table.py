@@ -22,6 +22,7 @@ from tilewright.graph.passes.hoist_from_loops import HoistFromLoops
 from tilewright.graph.passes.in_loops import in_loops
 from tilewright.graph.passes.inline_maps import InlineMaps
 from tilewright.graph.passes.merge_equal import MergeEqual
+from tilewright.graph.passes.move_scale import MoveScale
 from tilewright.graph.passes.offset_factors import OffsetFactors, Price
 from tilewright.graph.passes.ordered_as_reductions import OrderedAsReductions
 from tilewright.graph.passes.remove_dead import RemoveDead
@@ -48,6 +49,7 @@ def simplifying(is_product: Callable[[Compute], bool]) -> tuple[GraphPass, ...]:
         SplitChannels(),
         CarrySplits(is_product),
         FoldScale(is_product),
+        MoveScale(is_product),
         RemoveDead(),  # constants that splitting and folding have replaced
     )
 

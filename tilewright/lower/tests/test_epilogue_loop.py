@@ -18,10 +18,11 @@ from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import conv, elementwise
 from tilewright.machine import host, resolve_cpu
+from tilewright.operator.product_point import ProductPoint
 from tilewright.operator.product_tree import product_tree
 from tilewright.options import Options
 from tilewright.runtime.module import Module
-from tilewright.tiles.product import product_of
+from tilewright.tiles.product import Product, product_of
 
 Array = np.ndarray[Any, Any]
 EPILOGUES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -36,9 +37,14 @@ EPILOGUES: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every epilogue is a loop, on every machine."""
+    """Every epilogue is a loop over pairs of vectors where a row has such, on every machine."""
     chosen = Decision("epilogue", "a loop", ASKED)
-    monkeypatch.setattr(cpu_products, "epilogue_in_loop", lambda *given: (True, chosen))
+
+    def vectors(work: Product, point: ProductPoint, *given: object) -> tuple[int, Decision]:
+        whole = point.tile(work)[work.columns.name] % (2 * work.lanes) == 0
+        return 2 if whole else 1, chosen
+
+    monkeypatch.setattr(cpu_products, "epilogue_vectors", vectors)
 
 
 def product(epilogue: str, m: int, k: int, n: int, dtype: str = "f32") -> tuple[Graph, list[Array]]:
@@ -84,7 +90,7 @@ def test_sums_in_blocks_of_k() -> None:
     plan = make_plan(graph, host(), 1)
     (tree,) = [product_tree(each.scheduled) for each in plan.kernels if product_of(each.scheduled)]
     assert tree.k_block > 0
-    assert tree.epilogue_loop
+    assert tree.epilogue_vectors
     agree(graph, inputs, 5e-5)
 
 
@@ -114,4 +120,4 @@ def test_the_plan_and_its_account_name_the_loop() -> None:
     (found,) = [each for each in plan.decisions if each.subject.startswith("epilogue of")]
     assert found.chosen.startswith("a loop over the vectors")
     assert "registers beside" in found.reason
-    assert [each["schedule"]["epilogue_loop"] for each in plan.products.values()] == [True]
+    assert [each["schedule"]["epilogue_vectors"] for each in plan.products.values()] == [2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -54,25 +55,29 @@ def lowered(kernel: Kernel, work: Product) -> str:
     return print_module(module)
 
 
-@example(sizes=(1, 1, 1), rows=1, vectors=1, k_blocks=1, columns_first=False, shares=(1, 1), loop=True)
+@example(sizes=(1, 1, 1), rows=1, vectors=1, k_blocks=1, columns_first=False, shares=(1, 1), at_a_time=1)
 @given(
     sizes=st.tuples(st.integers(1, 21), st.integers(1, 50), st.integers(1, 23)), rows=st.integers(1, 6),
     vectors=st.integers(1, 3), k_blocks=st.sampled_from((1, 2, 4)), columns_first=st.booleans(),
-    shares=st.tuples(st.integers(1, 3), st.integers(1, 3)), loop=st.booleans(),
+    shares=st.tuples(st.integers(1, 3), st.integers(1, 3)), at_a_time=st.integers(0, 3),
 )  # fmt: skip
 @settings(max_examples=tries(4, full=25), deadline=None)
 def test_every_point_and_its_tree_from_text_compute_the_product(
     sizes: tuple[int, int, int], rows: int, vectors: int, k_blocks: int, columns_first: bool, shares: tuple[int, int],
-    loop: bool,
+    at_a_time: int,
 ) -> None:  # fmt: skip
     work = product(*sizes)
     order = ("j", "i") if columns_first else ("i", "j")
     blocked = k_blocks if columns_first and min(rows, sizes[0]) < sizes[0] else 1
     point = ProductPoint((min(rows, sizes[0]),), min(vectors, -(-sizes[1] // 8)), order, blocked)
-    kernel = scheduled_product(work, point, {"i": shares[0], "j": shares[1]}, MACHINE, epilogue_loop=loop)
+    step = gcd(at_a_time, point.vectors) if sizes[1] >= 8 else min(at_a_time, 1)
+    kernel = scheduled_product(work, point, {"i": shares[0], "j": shares[1]}, MACHINE, epilogue_vectors=step)
     text = print_tree(kernel.tree)
     read = Kernel(kernel.statements, parse_tree(text, kernels(kernel.tree)))
     assert lowered(read, work) == lowered(kernel, work)
+
+
+UNROLLED = "@REG unroll i:4, j:2 { par j:8 { op C } }"
 
 
 def edited(before: str, after: str, k_blocks: int = 1) -> tuple[Product, Kernel, Kernel]:
@@ -92,6 +97,7 @@ def edited(before: str, after: str, k_blocks: int = 1) -> tuple[Product, Kernel,
         ("@DRAM par i:2 { @L2 for j:3, i:3", "@DRAM par i:3 { @L2 for j:3, i:2", 1),
         ("@DRAM par i:2 { @L2 for j:3,", "@DRAM par i:2, j:3 { @L2 for j:1,", 1),
         ("@REG unroll i:4, j:2 {", "@L1 for i:4, j:2 { @REG", 1),
+        (UNROLLED, "@L1 for i:4, j:1 { @REG unroll j:2 { par j:8 { op C } } }", 1),
         ("with prefetch_lines(64) ", "", 2),
     ],
 )  # fmt: skip
@@ -108,6 +114,8 @@ def test_an_edited_tree_is_what_runs(before: str, after: str, k_blocks: int) -> 
         ("for j:3, i:3", "for i:3", 1, "tiles of C have loops over i"),
         ("@L1 for k:8", "@L1 for k:7", 1, "@L1 for k:7 does not go with"),
         ("unroll i:4, j:2", "unroll i:2, j:2", 1, "@REG unroll i:2, j:2 does not go with"),
+        (UNROLLED, "@L1 for i:4, j:1 { @REG unroll j:3 { par j:8 { op C } } }", 1, "has 3 of 2 vectors of a row"),
+        (UNROLLED, "@L1 for i:4, j:2 { @REG unroll j:2 { par j:8 { op C } } }", 1, "@L1 for i:4, j:2 does not go with"),
         ("for k:2, i:3", "for k:3, i:3", 2, "@L2 for k:3, i:3 with prefetch_lines(64) does not go with"),
         ("for k:2, i:3", "for i:3", 2, "no loop over blocks of k is inside"),
         ("@L2 for i:3 { @REG", "@L2 for i:2 { @REG", 2, "@L2 for i:2 does not go with"),

@@ -76,12 +76,12 @@ class FusedPoint:
 def fused_kernel(
     works: Sequence[Product],
     point: FusedPoint,
-    in_loop: Sequence[bool],
+    epilogue_vectors: Sequence[int],
     rows: Mapping[int, Statements] | None = None,
     machine: Cpu | None = None,
     row_lanes: int = 0,
 ) -> Kernel:
-    """The kernel that runs products as a point says; `in_loop`: whose epilogues are loops.
+    """The kernel that runs products as a point says; `epilogue_vectors` are those of `ProductTree`.
 
     `rows` are statements of rows, by the number of the product that they follow, -1 before the first one; a machine
     schedules them. Vectors of rows have `row_lanes` lanes where an instruction was chosen.
@@ -89,7 +89,7 @@ def fused_kernel(
     cut = {loop.axis.name: loop.quantum for loop in point.blocks if loop.tiles > 1}
     single = {loop.axis.name for loop in point.blocks if loop.quantum == 1}
     trees = []
-    for work, each, loop in zip(works, point.points, in_loop, strict=True):
+    for work, each, vectors in zip(works, point.points, epilogue_vectors, strict=True):
         tile = {**each.tile(work), work.depth[-1].name: k_unroll(work)}
         order = [name for name in (*(axis.name for axis in work.outer), *each.order) if name not in single]
         spatial = {axis.name: axis for axis in work.spatial}
@@ -98,7 +98,7 @@ def fused_kernel(
             SpatialLoop(spatial[name], tile.get(name, 1), 1, lanes.get(name, 0), cut.get(name, 0)) for name in order
         ]
         inside = {axis.name: cut[axis.name] for axis in work.depth if axis.name in cut}
-        trees.append(ProductTree(work, tile, (), tuple(outside), epilogue_loop=loop, within=inside))
+        trees.append(ProductTree(work, tile, (), tuple(outside), epilogue_vectors=vectors, within=inside))
     scheduled = _scheduled(trees, point, rows or {}, machine, row_lanes)
     tree = ProductsTree(tuple(trees), point.blocks, scheduled)
     tree = with_windows(replace(tree, kept=tuple(tree.window_reads) if point.keep else ()))

@@ -111,12 +111,13 @@ def blocks_of(point: ProductPoint, work: Product, machine: Cpu, threads: int, a_
 
 
 def scheduled_product(
-    work: Product, point: ProductPoint, blocks: Mapping[str, int], machine: Cpu, *, epilogue_loop: bool = False
+    work: Product, point: ProductPoint, blocks: Mapping[str, int], machine: Cpu, *, epilogue_vectors: int = 0
 ) -> Kernel:
     """The kernel that runs a product as a point says, its loops distributed in `blocks` to the grid.
 
-    A block of k asks for what comes next while it is computed. With `epilogue_loop` the epilogue is a loop over the
-    vectors of the register tile, which reads the sums from scratch memory; else it is unrolled over the tile.
+    A block of k asks for what comes next while it is computed. With `epilogue_vectors` the epilogue is a loop that
+    reads the sums of the register tile from scratch memory, so many vectors at a time; else it is unrolled over the
+    tile.
     """
     tile = point.tile(work)
     spatial = {axis.name: SpatialLoop(axis, tile.get(axis.name, 1), blocks.get(axis.name, 1)) for axis in work.spatial}
@@ -132,7 +133,7 @@ def scheduled_product(
         k_block=k_block,
         line_bytes=machine.caches[0].line_bytes if k_block else 0,
         sums_level=level_for(_sums_bytes(work, loops[cut:], tile), machine.caches, first=1) if k_block else "L2",
-        epilogue_loop=epilogue_loop,
+        epilogue_vectors=epilogue_vectors,
     )
     return Kernel(work.statements, tree.tree())
 

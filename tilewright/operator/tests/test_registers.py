@@ -7,7 +7,7 @@ import pytest
 from tilewright.expr.core import Axis, Expr, Read, Tensor, apply
 from tilewright.machine import resolve_cpu
 from tilewright.operator.product_point import ProductPoint
-from tilewright.operator.registers import epilogue_in_loop, registers_of, sums_of
+from tilewright.operator.registers import epilogue_vectors, registers_of, sums_of
 from tilewright.tiles.product import Operand, Product, flat_product
 
 I, J, K = Axis("i", 64), Axis("j", 96), Axis("k", 8)
@@ -58,8 +58,8 @@ def test_vectors_of_sums() -> None:
 
 def test_an_epilogue_that_fits_beside_the_sums_is_unrolled() -> None:
     machine = resolve_cpu("znver5")
-    loop, decision = epilogue_in_loop(work(apply("max", SUM + BIAS, 0.0)), point(4, 6), machine, "C")
-    assert not loop
+    vectors, decision = epilogue_vectors(work(apply("max", SUM + BIAS, 0.0)), point(4, 6), machine, "C")
+    assert vectors == 0
     assert decision.subject == "epilogue of C"
     assert decision.chosen == "on the register tile"
     assert decision.reason == "it needs about 2 registers beside 24 sums, of 32"
@@ -68,12 +68,24 @@ def test_an_epilogue_that_fits_beside_the_sums_is_unrolled() -> None:
 def test_an_epilogue_that_does_not_fit_is_a_loop() -> None:
     silu = work(SILU)
     wide, narrow = resolve_cpu("znver5"), resolve_cpu("x86-64-v3")
-    assert epilogue_in_loop(silu, point(4, 6), wide, "C")[0]
-    assert not epilogue_in_loop(silu, point(2, 6), wide, "C")[0]  # 12 sums leave 20
-    assert epilogue_in_loop(work(SILU, lanes=8), point(2, 4), narrow, "C")[0]
+    assert epilogue_vectors(silu, point(4, 6), wide, "C")[0] == 2
+    assert epilogue_vectors(silu, point(2, 6), wide, "C")[0] == 0  # 12 sums leave 20
+    assert epilogue_vectors(work(SILU, lanes=8), point(2, 4), narrow, "C")[0] == 2
+
+
+def test_a_step_of_the_loop_has_as_many_vectors_as_divide_a_row() -> None:
+    machine, silu = resolve_cpu("x86-64-v3"), work(SILU, lanes=8)
+    vectors, decision = epilogue_vectors(silu, point(6, 2), machine, "C")
+    assert vectors == 2
+    assert decision.chosen.startswith("a loop over the vectors of the register tile, 2 at a time")
+    assert epilogue_vectors(silu, point(3, 3), machine, "C")[0] == 3
+    assert epilogue_vectors(silu, point(2, 6), machine, "C")[0] == 2
+    assert epilogue_vectors(silu, point(2, 5), machine, "C")[0] == 1
+    assert epilogue_vectors(silu, point(12, 1), machine, "C")[0] == 1
+    assert epilogue_vectors(work(SILU, columns=5, lanes=8), point(12, 1), machine, "C")[0] == 1
 
 
 def test_one_vector_is_no_loop() -> None:
     gelu = work(SUM * apply("normal_cdf", SUM))
-    assert not epilogue_in_loop(gelu, point(1, 1), resolve_cpu("x86-64-v3"), "C")[0]
-    assert epilogue_in_loop(gelu, point(2, 1), resolve_cpu("x86-64-v3"), "C")[0]
+    assert epilogue_vectors(gelu, point(1, 1), resolve_cpu("x86-64-v3"), "C")[0] == 0
+    assert epilogue_vectors(gelu, point(2, 1), resolve_cpu("x86-64-v3"), "C")[0] == 1

@@ -301,14 +301,14 @@ def test_trees_of_random_graphs_are_legal(seed: int) -> None:
 POINT = ProductPoint((8,), 2, ("j", "i"))
 
 
-def product_kernel(name: str, k_blocks: int = 1, *, epilogue_loop: bool = False) -> ScheduledKernel:
+def product_kernel(name: str, k_blocks: int = 1, *, epilogue_vectors: int = 0) -> ScheduledKernel:
     """A product with tiles of 8 rows by 2 vectors of 8 lanes, its rows in two blocks."""
     machine = resolve_cpu("x86-64-v3")
     (kernel,) = planned(GRAPHS[name], "x86-64-v3", 1).kernels
     work = product_of(kernel.scheduled)
     assert work is not None
     point = replace(POINT, k_blocks=k_blocks)
-    return scheduled_product(work, point, {"i": 2}, machine, epilogue_loop=epilogue_loop)
+    return scheduled_product(work, point, {"i": 2}, machine, epilogue_vectors=epilogue_vectors)
 
 
 def test_a_product() -> None:
@@ -336,12 +336,13 @@ def test_a_product_with_epilogue_and_blocks_of_k() -> None:
     assert "max(Y[i, j] +" in print_statement(epilogue)
 
 
-def test_a_product_with_its_epilogue_in_a_loop() -> None:
+@pytest.mark.parametrize(("vectors", "loop"), [(1, "j:2 { @REG par j:8"), (2, "j:1 { @REG unroll j:2 { par j:8")])
+def test_a_product_with_its_epilogue_in_a_loop(vectors: int, loop: str) -> None:
     """The vectors are read from L1."""
-    scheduled = product_kernel("product with epilogue", epilogue_loop=True)
+    scheduled = product_kernel("product with epilogue", epilogue_vectors=vectors)
     assert print_tree(scheduled.tree) == (
         "@DRAM par i:2 { @L2 for j:5, i:4 { seq[@L1 for k:25 { op Y as fma_8_f32_f32_8x16x4 }, "
-        "@L1 for i:8, j:2 { @REG par j:8 { op Z } }] } }"
+        f"@L1 for i:8, {loop} {{ op Z }} {'} ' * (vectors - 1)}}}] }} }}"
     )
     check(scheduled.tree, problem_of(scheduled), imperfect=True, resources=MACHINE)
 
