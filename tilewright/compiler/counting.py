@@ -22,7 +22,7 @@ from tilewright.compiler.count_reasons import IN_REGISTERS, Reasons
 from tilewright.compiler.plan import Plan
 from tilewright.compiler.program import Placement, sizes, steps
 from tilewright.compiler.source import Shapes
-from tilewright.compiler.target import target_of
+from tilewright.compiler.targets import target_of
 from tilewright.compiler.tracing import run_traced
 from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError, InvalidArgument
