@@ -20,7 +20,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from tests import gpu_programs
 from tilewright.codegen.amdgpu.pipeline import AmdCode, generate
-from tilewright.compiler.plan import make_plan
+from tilewright.compiler.make_plan import make_plan
 from tilewright.options import Options
 
 MACHINES = ("gfx1100", "gfx1201", "gfx942")

@@ -28,7 +28,8 @@ from tests.graph_texts import CHAIN, MAP, NORM, SOFTMAX, WINDOW
 from tilewright.codegen.cpu.target import described
 from tilewright.codegen.gpu.control import shared_places
 from tilewright.compiler import cpu, gpu
-from tilewright.compiler.plan import Plan, make_plan
+from tilewright.compiler.make_plan import make_plan
+from tilewright.compiler.plan import Plan
 from tilewright.compiler.program import Placement, sizes, steps
 from tilewright.errors import CompileError
 from tilewright.expr.evaluate import evaluate

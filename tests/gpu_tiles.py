@@ -30,8 +30,8 @@ from tests.amd_products import PRODUCTS
 from tilewright.codegen.amdgpu import pipeline as amd
 from tilewright.codegen.nvptx import pipeline as nvidia
 from tilewright.codegen.nvptx import ptxas
-from tilewright.compiler.plan import make_plan
-from tilewright.compiler.planning import ChooseProduct
+from tilewright.compiler.make_plan import make_plan
+from tilewright.compiler.plan import ChooseProduct
 from tilewright.expr.graph import Graph
 from tilewright.instruction.block_tiles import Candidate, Ranking
 from tilewright.kernel.dialect import FuncOp

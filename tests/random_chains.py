@@ -29,7 +29,8 @@ from tests.exact_walk import Levels, exact_levels
 from tests.random_windows import random_windowed_tree, random_windows
 from tilewright.compiler.count_reasons import GAPS, GUARDED
 from tilewright.compiler.counting import KernelCount, Where, count_plan
-from tilewright.compiler.plan import Plan, make_plan
+from tilewright.compiler.make_plan import make_plan
+from tilewright.compiler.plan import Plan
 from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError
 from tilewright.expr.evaluate import evaluate

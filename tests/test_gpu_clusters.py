@@ -30,7 +30,7 @@ from tilewright import Options
 from tilewright.codegen.nvptx import ptxas
 from tilewright.codegen.nvptx.pipeline import generate
 from tilewright.compiler.compile import build
-from tilewright.compiler.planning import ChooseProduct
+from tilewright.compiler.plan import ChooseProduct
 from tilewright.errors import InvalidArgument
 from tilewright.expr.graph import GraphBuilder
 from tilewright.expr.ops import elementwise, linalg

@@ -22,7 +22,7 @@ from tilewright.codegen.nvptx import ptxas
 from tilewright.codegen.nvptx.pipeline import PtxCode, generate
 from tilewright.codegen.nvptx.target import target_for
 from tilewright.compiler.compile import build
-from tilewright.compiler.planning import ChooseProduct
+from tilewright.compiler.plan import ChooseProduct
 from tilewright.emulator.isa.warpgroup import operand_addresses
 from tilewright.emulator.tensor_maps import swizzled
 from tilewright.errors import InvalidProgram

@@ -13,7 +13,7 @@ from tests.covering import some
 from tilewright.codegen.nvptx import ptxas
 from tilewright.codegen.nvptx.pipeline import PtxCode, generate
 from tilewright.codegen.nvptx.target import target_for
-from tilewright.compiler.plan import make_plan
+from tilewright.compiler.make_plan import make_plan
 from tilewright.errors import InvalidArgument, InvalidProgram
 from tilewright.expr.core import Tensor
 from tilewright.expr.graph import Graph, GraphBuilder

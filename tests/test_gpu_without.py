@@ -18,7 +18,7 @@ from tests.covering import FULL, chosen
 from tests.working_passes import share, working_passes
 from tilewright.codegen.nvptx.pipeline import generate
 from tilewright.compiler.gpu import tile_program
-from tilewright.compiler.plan import make_plan
+from tilewright.compiler.make_plan import make_plan
 from tilewright.compiler.program import Placement
 from tilewright.expr import dtypes
 from tilewright.expr.core import Tensor, static_shape

@@ -25,7 +25,7 @@ from bench.gpu.timing import input_sets, record, sample
 from tilewright.compiler import gpu_fused
 from tilewright.compiler.compile import build
 from tilewright.compiler.gpu_tiles import distinct
-from tilewright.compiler.planning import ChooseProduct
+from tilewright.compiler.plan import ChooseProduct
 from tilewright.errors import CompileError
 from tilewright.instruction.block_tiles import Candidate, Ranking
 from tilewright.instruction.fused_tiles import FusedTile, all_tiles, choose_tile

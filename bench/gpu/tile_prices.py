@@ -19,7 +19,7 @@ from bench.gpu.cases import Case, gemm
 from bench.gpu.contenders import TUNED
 from bench.gpu.runs import stored
 from tilewright.compiler.compile import plan_graph
-from tilewright.compiler.planning import ChooseProduct
+from tilewright.compiler.plan import ChooseProduct
 from tilewright.instruction.block_tiles import Ranking
 from tilewright.machine.registry import resolve
 from tilewright.options import Options

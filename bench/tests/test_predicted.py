@@ -5,7 +5,7 @@ import pytest
 from bench import cases
 from bench.predicted import Kernel, lost, total
 from tilewright.compiler.compile import import_any, resolve_target
-from tilewright.compiler.plan import make_plan
+from tilewright.compiler.make_plan import make_plan
 from tilewright.decision import ASKED, Cost, Decision
 
 CASES = (

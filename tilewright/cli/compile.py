@@ -193,7 +193,7 @@ def _model_form(
 ) -> str | bytes:
     """A form of a model file, for any machine that code is generated for; nothing after that form is made."""
     from tilewright.compiler.program import Placement
-    from tilewright.compiler.target import target_of
+    from tilewright.compiler.targets import target_of
     from tilewright.expr.text import print_graph
     from tilewright.kernel.text import print_module
 
@@ -241,7 +241,7 @@ def _read_program(path: Path) -> str:
 def _tile_form(text: str, emit: Form, name: str, options: Options) -> str | bytes:
     """A form of a tile program in a file; passes that are to be left out have to be among those that run on it."""
     from tilewright.compiler.gpu import is_distributed
-    from tilewright.compiler.target import target_of_program
+    from tilewright.compiler.targets import target_of_program
     from tilewright.graph.passes import table
     from tilewright.kernel.text import parse_module
 
@@ -258,7 +258,7 @@ def _tile_form(text: str, emit: Form, name: str, options: Options) -> str | byte
 
 def _program_form(text: str, emit: Form, name: str, options: Options | None = None) -> str | bytes:
     """A form of a tile program; nothing but its text is looked at, and for a GPU the passes that are switched off."""
-    from tilewright.compiler.target import target_of_program
+    from tilewright.compiler.targets import target_of_program
     from tilewright.kernel.text import parse_module, print_module
 
     if emit in (Form.EXPR, Form.PLAN, Form.MAPPED):

@@ -102,7 +102,7 @@ def _planned(
     path: Path, shapes: dict[str, tuple[int, ...]], machine: str, threads: int | None, options: Options
 ) -> Explanation:
     from tilewright.compiler.compile import thread_count
-    from tilewright.compiler.program import planned_manifest
+    from tilewright.compiler.interface import planned_manifest
 
     plan, target = plan_model(path, shapes, machine, threads, options)
     return Explanation(

@@ -82,7 +82,7 @@ def build_artifact(
     """
     from tilewright.compiler.compile import build, rebuilt, resolve_target, thread_count
     from tilewright.compiler.source import source_of
-    from tilewright.compiler.target import target_of
+    from tilewright.compiler.targets import target_of
 
     if rebuild != is_stored(path):
         message = "only a .twm can be rebuilt" if rebuild else "is compiled already"
@@ -105,7 +105,7 @@ def plan_model(
 ) -> tuple[Plan, Cpu | Gpu]:
     """Every decision about a model file for a machine, and that machine; no code is made."""
     from tilewright.compiler.compile import plan_graph, resolve_target, thread_count
-    from tilewright.compiler.target import target_of
+    from tilewright.compiler.targets import target_of
 
     target = resolve_target(machine, options)
     _check_place(target.name, target_of(target).on_host, threads)

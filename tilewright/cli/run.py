@@ -203,7 +203,7 @@ def _counted(
     """A run of the plan of a model with counts, and its inputs."""
     from tilewright.compiler.compile import thread_count
     from tilewright.compiler.counting import count_plan
-    from tilewright.compiler.program import planned_manifest
+    from tilewright.compiler.interface import planned_manifest
 
     plan, target = plan_model(model, shapes, machine, threads, options)
     manifest = planned_manifest(plan, target)

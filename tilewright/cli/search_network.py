@@ -73,7 +73,7 @@ def _leave(stopped: str, missing: Sequence[str]) -> None:
 
 def _network(path: Path, shapes: Mapping[str, Sequence[int]], dtype: DType) -> Network:
     from tilewright.cli.models import import_graph
-    from tilewright.compiler.plan import prepare
+    from tilewright.compiler.make_plan import prepare
     from tilewright.graph.network import network_of
     from tilewright.instruction.products import product_factors
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilewright.compiler.chains import APART, FUSED, fusions
-from tilewright.compiler.planning import Plan
+from tilewright.compiler.plan import Plan
 from tilewright.compiler.timer import Timer
 from tilewright.dataclass import dataclass
 from tilewright.decision import Cost, Decision

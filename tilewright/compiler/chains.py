@@ -10,7 +10,8 @@ from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
 
-from tilewright.compiler.planning import ChooseProduct, Planning
+from tilewright.compiler.plan import ChooseProduct
+from tilewright.compiler.planning import Planning
 from tilewright.compiler.products import unit_loops
 from tilewright.compiler.rows import group_statements
 from tilewright.decision import Decision

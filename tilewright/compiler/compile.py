@@ -6,13 +6,13 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tilewright.collection import imports, paused_collection
 from tilewright.compiler.recall import code_key, keep_code, keep_model, model_key, recalled_code, recalled_model
 from tilewright.compiler.source import GraphSource, Shapes, Source, nesting, source_of
 from tilewright.compiler.stored import StoredConstant, StoredGraph, stored_graph
-from tilewright.compiler.target import target_of
+from tilewright.compiler.targets import target_of
 from tilewright.errors import InvalidArgument, InvalidMachine
 from tilewright.expr import dtypes, serialize
 from tilewright.expr.core import static_shape
@@ -29,8 +29,7 @@ from tilewright.runtime.module import Module
 from tilewright.runtime.pool import default_threads
 
 if TYPE_CHECKING:
-    from tilewright.compiler.plan import Plan
-    from tilewright.compiler.planning import ChooseProduct
+    from tilewright.compiler.plan import ChooseProduct, Plan
     from tilewright.compiler.program import Placement
     from tilewright.compiler.search import Searched
 
@@ -181,7 +180,8 @@ def _built(
     if found is not None:
         return found
     with imports():
-        from tilewright.compiler.program import Placement, interface_of  # what only a plan needs
+        from tilewright.compiler.interface import interface_of  # what only a plan needs
+        from tilewright.compiler.program import Placement
 
     graph = source.graph()
     if not graph.outputs:
@@ -214,18 +214,27 @@ def plan_graph(
     searched: Searched | None = None,
 ) -> Plan:
     """All decisions about a graph; with the option `search` "joint" its products are searched first."""
-    from tilewright.compiler.plan import make_plan
+    from tilewright.compiler.make_plan import make_plan
 
     _check_route(machine, options)
     _check_cluster(machine, options.cluster)
     if options.search == "joint" and choose is None:
-        searched = target_of(machine).rules.search_products(graph, machine, threads, options)
+        searched = _searched(graph, machine, threads, options)
     if searched is not None:
         choose = searched.choose
     plan = make_plan(graph, machine, threads, options, choose)
     if searched is not None:
         searched.note(plan)
     return plan
+
+
+def _searched(graph: Graph, machine: Cpu | Gpu, threads: int, options: Options) -> Searched:
+    """How every product of a graph runs, by measurements, which take this process."""
+    if not target_of(machine).on_host:
+        raise InvalidArgument(f"products of {machine.name} are not searched", where="search", help='a CPU, or "rules"')
+    from tilewright.compiler.search import search_products  # what the rules alone do without
+
+    return search_products(graph, cast(Cpu, machine), threads, options)
 
 
 def _check_route(machine: Cpu | Gpu, options: Options) -> None:
@@ -256,7 +265,7 @@ def _check_cluster(machine: Cpu | Gpu, cluster: int | None) -> None:
 def _generate(
     plan: Plan, placement: Placement, machine: Cpu | Gpu, options: Options, names_of_outputs: Sequence[str]
 ) -> Artifact:
-    from tilewright.compiler.program import interface_of
+    from tilewright.compiler.interface import interface_of
     from tilewright.expr.text import print_graph
 
     made = target_of(machine).codegen.generate(plan, placement, machine, options)

@@ -24,7 +24,7 @@ from tilewright.compiler.gathered_runs import Gathered, Gathering, Runs, Site
 from tilewright.compiler.plan import Plan
 from tilewright.compiler.program import Placement, sizes, steps
 from tilewright.compiler.source import Shapes
-from tilewright.compiler.target import target_of
+from tilewright.compiler.targets import target_of
 from tilewright.compiler.tracing import run_traced
 from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError, InvalidArgument

@@ -7,7 +7,8 @@ from dataclasses import replace
 from math import prod
 
 from tilewright.compiler.packed import place_relayout
-from tilewright.compiler.planning import Planning, Stored
+from tilewright.compiler.plan import Stored
+from tilewright.compiler.planning import Planning
 from tilewright.compiler.products import operand_of, unit_loops, work_of
 from tilewright.compiler.rows import order_of_result, plan_rows
 from tilewright.decision import Decision

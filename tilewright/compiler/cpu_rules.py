@@ -10,20 +10,19 @@ from tilewright.compiler.cpu_rows import add_rows, row_cycles
 from tilewright.compiler.ordered import plan_ordered
 from tilewright.compiler.planning import Planning
 from tilewright.expr.core import Compute, Tensor
-from tilewright.expr.graph import Graph, Loop
+from tilewright.expr.graph import Loop
 from tilewright.graph.groups import Group
 from tilewright.instruction.cpu_products import CpuProducts
 from tilewright.intrinsics.registry import Registry, catalogue
 from tilewright.machine.description import Cpu
 from tilewright.operator.rules.cpu_rows import schedule_rows
-from tilewright.options import Options
 
 if TYPE_CHECKING:
-    from tilewright.compiler.search import Searched
+    pass
 
 __all__ = [
     "ORDERED", "TRANSPOSED_COPIES", "ZERO_BORDER_BYTES", "add_rows", "combined_cycles", "join_products", "leave_border",
-    "mappings", "plan_ordered", "plan_product", "records", "row_cycles", "schedule_rows", "search_products",
+    "mappings", "plan_ordered", "plan_product", "records", "row_cycles", "schedule_rows",
 ]  # fmt: skip
 
 ORDERED = True
@@ -60,10 +59,3 @@ def join_products(planning: Planning, steps: Sequence[Group | Loop], machine: Cp
 def plan_product(planning: Planning, group: Group, machine: Cpu) -> None:
     """One product, or several in one kernel."""
     (fused.plan_fused if group.parts else cpu_products.plan_product)(planning, group, machine)
-
-
-def search_products(graph: Graph, machine: Cpu, threads: int, options: Options) -> Searched:
-    """Choose mapping and schedule of every product by measurements."""
-    from tilewright.compiler import search  # what the rules alone do without
-
-    return search.search_products(graph, machine, threads, options)

@@ -8,7 +8,8 @@ from math import inf
 
 from tilewright.compiler.gpu_relayouts import Factor, choose_factors, is_scattered
 from tilewright.compiler.packed import place_relayout
-from tilewright.compiler.planning import Planning, Stored, cycles_of_rule, points
+from tilewright.compiler.plan import Stored
+from tilewright.compiler.planning import Planning, cycles_of_rule, points
 from tilewright.compiler.products import operand_of, work_of
 from tilewright.compiler.rows import fill_borders
 from tilewright.dataclass import dataclass

@@ -10,17 +10,15 @@ from tilewright.compiler.gpu_borders import leave_border
 from tilewright.compiler.gpu_prices import combined_cycles
 from tilewright.compiler.gpu_rows import add_rows, row_cycles, schedule_rows
 from tilewright.compiler.planning import Planning
-from tilewright.errors import InvalidArgument
-from tilewright.expr.graph import Graph, Loop
+from tilewright.expr.graph import Loop
 from tilewright.graph.groups import Group
 from tilewright.instruction.gpu_products import GpuProducts
 from tilewright.intrinsics.registry import Registry, standard
 from tilewright.machine.description import Gpu
-from tilewright.options import Options
 
 __all__ = [
     "ORDERED", "TRANSPOSED_COPIES", "ZERO_BORDER_BYTES", "add_rows", "combined_cycles", "join_products", "leave_border",
-    "mappings", "plan_ordered", "plan_product", "records", "row_cycles", "schedule_rows", "search_products",
+    "mappings", "plan_ordered", "plan_product", "records", "row_cycles", "schedule_rows",
 ]  # fmt: skip
 
 ORDERED = False
@@ -52,8 +50,3 @@ def plan_product(planning: Planning, group: Group, machine: Gpu) -> None:
 def plan_ordered(planning: Planning, group: Group, machine: Gpu) -> NoReturn:
     """Never called: a pass of the graph makes reductions of ordered accumulations."""
     raise AssertionError(f"{group.name} is an ordered accumulation, which {machine.name} has no kernel for")
-
-
-def search_products(graph: Graph, machine: Gpu, threads: int, options: Options) -> NoReturn:
-    """Raise InvalidArgument: measurements take this process."""
-    raise InvalidArgument(f"products of {machine.name} are not searched", where="search", help='a CPU, or "rules"')

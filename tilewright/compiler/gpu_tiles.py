@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tilewright.compiler.compile import build
-from tilewright.compiler.planning import ChooseProduct
+from tilewright.compiler.plan import ChooseProduct
 from tilewright.dataclass import dataclass
 from tilewright.expr.graph import Graph
 from tilewright.instruction.block_tiles import Candidate, Ranking

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tilewright.compiler.planning import Planning, Stored
+from tilewright.compiler.plan import Stored
+from tilewright.compiler.planning import Planning
 from tilewright.decision import Decision
 from tilewright.expr.core import Compute, Expr, Read, Tensor, static_shape, walk
 from tilewright.instruction.products import is_plain

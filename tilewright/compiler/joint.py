@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 
-from tilewright.compiler.plan import make_plan
-from tilewright.compiler.planning import ChooseProduct, Kernel, Plan
+from tilewright.compiler.make_plan import make_plan
+from tilewright.compiler.plan import ChooseProduct, Kernel, Plan
 from tilewright.dataclass import dataclass
 from tilewright.decision import Refusal
 from tilewright.errors import InvalidArgument

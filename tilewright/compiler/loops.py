@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from tilewright.compiler.planning import Kernel, PlannedLoop, Planning, Stored
+from tilewright.compiler.plan import Kernel, PlannedLoop, Stored
+from tilewright.compiler.planning import Planning
 from tilewright.decision import Decision
 from tilewright.expr import dtypes
 from tilewright.expr.core import Tensor, static_shape

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.compiler.planning import Planning, Stored
+from tilewright.compiler.plan import Stored
+from tilewright.compiler.planning import Planning
 from tilewright.compiler.rows import write_rows
 from tilewright.decision import Decision
 from tilewright.expr.core import Compute, Read

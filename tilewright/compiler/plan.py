@@ -1,138 +1,151 @@
-"""The plan: every decision about a graph, in the order in which they depend on each other.
-
-graph passes → groups → mappings → layouts → schedules. The result lists kernels to lower, with the tensors they touch;
-`lower` needs nothing else.
-"""
+"""The values of a plan: where tensors are stored, which kernels there are, and why."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import field, replace
+from typing import TYPE_CHECKING, Any
 
-from tilewright.compiler.loops import plan_loop
-from tilewright.compiler.planning import ChooseProduct, Kernel, Plan, Planning, Stored
-from tilewright.compiler.rows import plan_rows
-from tilewright.compiler.target import target_of
-from tilewright.errors import InvalidArgument
-from tilewright.expr.core import Compute, static_shape
-from tilewright.expr.graph import Graph, Loop
-from tilewright.graph.groups import Group, form_groups
-from tilewright.graph.passes import table
-from tilewright.graph.passes.offset_factors import Price
+import numpy as np
+
+from tilewright.compiler.mapped import with_mapped
+from tilewright.dataclass import dataclass
+from tilewright.decision import Decision
+from tilewright.expr import dtypes
+from tilewright.expr.core import Compute, Tensor
+from tilewright.expr.graph import Graph
+from tilewright.expr.live import live
 from tilewright.graph.passes.rewritten import Rewritten
-from tilewright.graph.passes.table import fitting, run_passes, simplifying, storing
-from tilewright.instruction.products import product_factors
-from tilewright.layouts import row_major
-from tilewright.machine.description import Cpu, Gpu
-from tilewright.options import Options
+from tilewright.instruction.products import ChooseMapping
+from tilewright.intrinsics.registry import Registry
+from tilewright.layouts import Packed
+from tilewright.lower.steps import Moving
+from tilewright.operator.product_point import ProductPoint
+from tilewright.operator.product_space import ProductSpace
+from tilewright.tiles.kernel import Kernel as ScheduledKernel
+from tilewright.tiles.tree import to_json
 
-__all__ = ["Kernel", "Plan", "Stored", "make_plan", "prepare"]
+if TYPE_CHECKING:
+    from tilewright.instruction.block_tiles import Candidate, Ranking
 
 
-def make_plan(
-    graph: Graph,
-    machine: Cpu | Gpu,
-    threads: int,
-    options: Options | None = None,
-    choose: ChooseProduct | None = None,
-) -> Plan:
-    """Decide everything.
+@dataclass(frozen=True)
+class Stored:
+    """A tensor in memory: its layout and where it lives: an input, an output, a constant, or the arena.
 
-    Of the passes that `options` leave out, those of the tile program come after the plan. `choose` is asked how each
-    product runs.
+    A view lives in the memory of another tensor, its `owner`, from element `begin`. `slack` elements behind the last
+    one may be read too. A "slice" is where its loop says (`PlannedLoop.moving`). A `zero_border` is zeros from the
+    beginning, since only tensors with the same border share its memory, and no kernel writes it.
     """
-    options = options or Options()
-    _check_disabled(options.disable, machine)
-    prepared = prepare(graph, options.disable)
-    pricing = Planning(prepared.graph, prepared, machine, threads, options)
-    pricing.constants = prepared.graph.all_constants()
-    rules = target_of(machine).rules
-    fitted = run_passes(
-        prepared, fitting(_price(pricing), lambda node: rules.combined_cycles(pricing, node, machine), rules.ORDERED),
-        options.disable,
-    )  # fmt: skip
-    rewritten = run_passes(fitted, storing(), options.disable)
-    planning = Planning(prepared.graph, rewritten, machine, threads, options, choose)
-    for tensor in planning.closed.inputs:
-        planning.place(tensor, row_major(static_shape(tensor.shape)), "input")
-    _plan_nodes(planning)
-    for tensor in planning.closed.outputs:
-        assert planning.plan.stored[tensor.name].space == "output"
-    planning.trees.require_used(planning.kernel_names)
-    planning.keep_constants()
-    return planning.plan
+
+    tensor: Tensor
+    layout: Packed
+    space: str
+    owner: str = ""
+    slack: int = 0
+    begin: int = 0
+    zero_border: bool = False
+
+    @property
+    def memory(self) -> str:
+        """The tensor whose memory this is."""
+        return self.owner or self.tensor.name
+
+    @property
+    def bytes(self) -> int:
+        return (self.layout.size + self.slack) * dtypes.size_bytes(self.tensor.dtype)
+
+    @property
+    def flat(self) -> Tensor:
+        """The tensor as its storage, in one dimension."""
+        return Tensor(self.tensor.name, (self.layout.size + self.slack,), self.tensor.dtype)
 
 
-def _plan_nodes(planning: Planning) -> None:
-    """Plan the kernels of a graph, or of the body of a loop."""
-    steps = form_groups(planning.closed, lambda node: planning.product_of(node) is not None)
-    planning.find_views([step for step in steps if isinstance(step, Group)])
-    for group in planning.rules.join_products(planning, steps, planning.machine):
-        if isinstance(group, Loop):
-            plan_loop(planning, group, _plan_nodes)
-            continue
-        with planning.about(group.kernel):
-            _plan_group(planning, group)
+@dataclass(frozen=True)
+class Kernel:
+    """One launch: what to lower, and the stored tensors it reads and writes, in the order of its arguments.
+
+    `scheduled` is what `lower` takes. Of the tensors that it writes, `updates` hold what another kernel wrote, which it
+    changes in place. Other kernels that write one tensor write different elements. `cycles` are predicted, of one trip,
+    all threads together and all data near; 0 where there is no model. `instruction` is the record of a product.
+    """
+
+    name: str
+    scheduled: ScheduledKernel
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    flops: int
+    updates: tuple[str, ...] = ()
+    cycles: float = 0.0
+    instruction: str = ""
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        return (*self.reads, *self.writes)
 
 
-def _plan_group(planning: Planning, group: Group) -> None:
-    if group.decision is not None:
-        planning.plan.decisions.append(group.decision)
-    apart = planning.apart(group)
-    planning.unfused.update(dict.fromkeys(group.stored, apart))
-    if group.kind == "product":
-        planning.rules.plan_product(planning, group, planning.machine)
-    elif group.kind == "ordered":
-        planning.rules.plan_ordered(planning, group, planning.machine)
-    elif not apart:
-        planning.fused[group.name] = group
-    else:
-        plan_rows(planning, group)
+@dataclass(frozen=True)
+class PlannedLoop:
+    """Kernels `begin` to `end` of a plan run `trips` times.
+
+    `moving` says where the slices of each trip are. Tensors in `local` hold nothing from one trip to the next.
+    """
+
+    name: str
+    trips: int
+    begin: int
+    end: int
+    moving: Mapping[str, Moving]
+    local: frozenset[str]
 
 
-def prepare(graph: Graph, disable: Sequence[str] = ()) -> Rewritten:
-    """The clean graph that is stored with a module: what no machine has a say in."""
-    return run_passes(graph, simplifying(_is_product), disable)
+def undecided(*_: Any) -> None:
+    """Leave a choice to the rules."""
 
 
-def _check_disabled(names: Sequence[str], machine: Cpu | Gpu) -> None:
-    """Raise InvalidArgument for a name of no pass for this kind of machine that can be switched off."""
-    if not names:
-        return
-    from tilewright.kernel.passes import table as tiles  # brings xDSL, which a cached module does without
+@dataclass(frozen=True)
+class ChooseProduct:
+    """Chooses how products run: which mapping a node has, and then which point of its space; None leaves it to rules.
 
-    off = tuple(dict.fromkeys(each.name for each in target_of(machine).passes if each.name not in tiles.REQUIRED))
-    for name in names:
-        if name in tiles.RENAMED:
-            fact = f"pass {name!r} has another name now"
-            raise InvalidArgument(fact, where="disable", help=f"write {tiles.RENAMED[name]}")
-        if name not in table.NAMES and name not in off:
-            required = name in (*table.REQUIRED, *tiles.REQUIRED)
-            fact = f"pass {name!r} cannot be switched off" if required else f"no pass {name!r} for a {machine.kind}"
-            known = f"of the graph: {', '.join(table.NAMES)}; of the tile program: {', '.join(off)}"
-            raise InvalidArgument(fact, where="disable", help=known)
+    A space is that of the contraction before its vector operand is packed; the string is the name of its node. `tile`
+    chooses among the tiles that a block of a GPU may have, cheapest first. `chains` are the fusions (subjects of their
+    decisions) that happen, whatever is predicted; where anything is chosen, no other products are fused.
+    """
+
+    mapping: ChooseMapping = undecided
+    point: Callable[[ProductSpace, str], ProductPoint | None] = undecided
+    tile: Callable[[Ranking, str], Candidate | None] = undecided
+    chains: frozenset[str] = frozenset()
 
 
-def _price(planning: Planning) -> Price:
-    """What a product would cost on the record that it would run on; products that differ in names cost the same."""
-    known: dict[Any, tuple[float, int] | None] = {}
+@dataclass
+class Plan:
+    """All decisions about one graph for one machine; `products` has mapping and schedule of each product as data.
 
-    def price(node: Compute) -> tuple[float, int] | None:
-        factors = product_factors(node)
-        if factors is None:
-            return None
-        operands = [(r.tensor.shape, r.dtype, r.indices, r.tensor.name in planning.constants) for r in factors]
-        key = (node.axes, node.reduce, node.output.dtype, *operands, factors[0].tensor == factors[1].tensor)
-        if key not in known:
-            known[key] = cost(node)
-        return known[key]
+    `graph` is what is stored with the module, `computed` what the passes for this machine made of it, and `mapped` says
+    which nodes there run as several: relayouts of operands, the node that reads them, the relayout of its result.
+    `intrinsics` has the records that its kernels may name; None: the catalogue.
+    """
 
-    def cost(node: Compute) -> tuple[float, int] | None:
-        product = planning.product_of(node)
-        return None if product is None else planning.target.price(product)
+    graph: Graph
+    computed: Rewritten
+    mapped: dict[str, tuple[Compute, ...]] = field(default_factory=dict)
+    stored: dict[str, Stored] = field(default_factory=dict)
+    kernels: list[Kernel] = field(default_factory=list)
+    loops: list[PlannedLoop] = field(default_factory=list)  # inner ones before those around them
+    decisions: list[Decision] = field(default_factory=list)
+    products: dict[str, dict[str, Any]] = field(default_factory=dict)
+    constants: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)  # packed constant -> the constant it holds
+    intrinsics: Registry | None = None
 
-    return price
+    def trees(self) -> dict[str, Any]:
+        """The tile tree of every kernel by its name, as data."""
+        return {kernel.name: to_json(kernel.scheduled.tree) for kernel in self.kernels}
 
+    def mapped_graph(self) -> Graph:
+        """The graph that kernels compute, relayouts as nodes, those of constants (folded when compiled) too.
 
-def _is_product(node: Compute) -> bool:
-    return product_factors(node) is not None
+        Borders, which are written where a tensor is stored, are nodes as well.
+        """
+        return live(replace(self.computed, graph=with_mapped(self.computed.graph, self.mapped)).explicit())

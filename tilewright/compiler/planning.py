@@ -1,30 +1,24 @@
-"""What is known while a graph is planned: where tensors are stored, which kernels there are, and why."""
+"""What is known while a graph is planned, and what the rules of a machine do with it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
-from tilewright.compiler.mapped import with_mapped
-from tilewright.compiler.target import target_of
+from tilewright.compiler.plan import ChooseProduct, Kernel, Plan, Stored, undecided
 from tilewright.compiler.trees import GivenTrees
 from tilewright.compiler.views import View, view_of
-from tilewright.dataclass import dataclass
 from tilewright.decision import ASKED, Decision, Refusal
 from tilewright.expr import dtypes
 from tilewright.expr.core import Compute, Expr, Read, Tensor, static_shape, walk
-from tilewright.expr.graph import Graph
-from tilewright.expr.live import live
+from tilewright.expr.graph import Graph, Loop
 from tilewright.expr.names import claim
 from tilewright.graph.groups import Group
 from tilewright.graph.passes.rewritten import Rewritten
 from tilewright.instruction.products import (
-    ChooseMapping,
     Found,
     MappedProduct,
     Mappings,
@@ -38,90 +32,16 @@ from tilewright.instruction.products import (
 from tilewright.instruction.relayout import none_twice
 from tilewright.intrinsics.registry import Registry
 from tilewright.layouts import Packed, permuted, row_major
-from tilewright.lower.steps import Moving
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.operator.flatten import flatten
-from tilewright.operator.product_point import ProductPoint
-from tilewright.operator.product_space import ProductSpace
 from tilewright.options import Options
 from tilewright.tiles.kernel import Kernel as ScheduledKernel
 from tilewright.tiles.machines import program_resources
 from tilewright.tiles.notation import print_tree
-from tilewright.tiles.tree import to_json
 
 if TYPE_CHECKING:
-    from tilewright.instruction.block_tiles import Candidate, Ranking
     from tilewright.instruction.gpu_products import Rankings
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A tensor in memory: its layout and where it lives: an input, an output, a constant, or the arena.
-
-    A view lives in the memory of another tensor, its `owner`, from element `begin`. `slack` elements behind the last
-    one may be read too. A "slice" is where its loop says (`PlannedLoop.moving`). A `zero_border` is zeros from the
-    beginning, since only tensors with the same border share its memory, and no kernel writes it.
-    """
-
-    tensor: Tensor
-    layout: Packed
-    space: str
-    owner: str = ""
-    slack: int = 0
-    begin: int = 0
-    zero_border: bool = False
-
-    @property
-    def memory(self) -> str:
-        """The tensor whose memory this is."""
-        return self.owner or self.tensor.name
-
-    @property
-    def bytes(self) -> int:
-        return (self.layout.size + self.slack) * dtypes.size_bytes(self.tensor.dtype)
-
-    @property
-    def flat(self) -> Tensor:
-        """The tensor as its storage, in one dimension."""
-        return Tensor(self.tensor.name, (self.layout.size + self.slack,), self.tensor.dtype)
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """One launch: what to lower, and the stored tensors it reads and writes, in the order of its arguments.
-
-    `scheduled` is what `lower` takes. Of the tensors that it writes, `updates` hold what another kernel wrote, which it
-    changes in place. Other kernels that write one tensor write different elements. `cycles` are predicted, of one trip,
-    all threads together and all data near; 0 where there is no model. `instruction` is the record of a product.
-    """
-
-    name: str
-    scheduled: ScheduledKernel
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
-    flops: int
-    updates: tuple[str, ...] = ()
-    cycles: float = 0.0
-    instruction: str = ""
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        return (*self.reads, *self.writes)
-
-
-@dataclass(frozen=True)
-class PlannedLoop:
-    """Kernels `begin` to `end` of a plan run `trips` times.
-
-    `moving` says where the slices of each trip are. Tensors in `local` hold nothing from one trip to the next.
-    """
-
-    name: str
-    trips: int
-    begin: int
-    end: int
-    moving: Mapping[str, Moving]
-    local: frozenset[str]
+    from tilewright.operator.statements import Statements
 
 
 def no_model(_: ScheduledKernel) -> float:
@@ -135,56 +55,60 @@ def cycles_of_rule(own: ScheduledKernel, decision: Decision) -> Callable[[Schedu
     return lambda scheduled: (cycles or 0.0) if scheduled is own else 0.0
 
 
-def _undecided(*_: Any) -> None:
-    """Leave a choice to the rules."""
+class Rules(Protocol):
+    """A module of rules. `machine` is of the kind that they are for."""
 
+    @property
+    def ORDERED(self) -> bool:  # noqa: N802
+        """Whether there are kernels for ordered accumulations; else they become reductions."""
 
-@dataclass(frozen=True)
-class ChooseProduct:
-    """Chooses how products run: which mapping a node has, and then which point of its space; None leaves it to rules.
+    @property
+    def TRANSPOSED_COPIES(self) -> bool:  # noqa: N802
+        """Whether a map that writes along another loop than it reads takes two kernels, the second a copy."""
 
-    A space is that of the contraction before its vector operand is packed; the string is the name of its node. `tile`
-    chooses among the tiles that a block of a GPU may have, cheapest first. `chains` are the fusions (subjects of their
-    decisions) that happen, whatever is predicted; where anything is chosen, no other products are fused.
-    """
+    @property
+    def ZERO_BORDER_BYTES(self) -> int:  # noqa: N802
+        """Bytes of the largest tensor whose border of zeros is never written.
 
-    mapping: ChooseMapping = _undecided
-    point: Callable[[ProductSpace, str], ProductPoint | None] = _undecided
-    tile: Callable[[Ranking, str], Candidate | None] = _undecided
-    chains: frozenset[str] = frozenset()
-
-
-@dataclass
-class Plan:
-    """All decisions about one graph for one machine; `products` has mapping and schedule of each product as data.
-
-    `graph` is what is stored with the module, `computed` what the passes for this machine made of it, and `mapped` says
-    which nodes there run as several: relayouts of operands, the node that reads them, the relayout of its result.
-    `intrinsics` has the records that its kernels may name; None: the catalogue.
-    """
-
-    graph: Graph
-    computed: Rewritten
-    mapped: dict[str, tuple[Compute, ...]] = field(default_factory=dict)
-    stored: dict[str, Stored] = field(default_factory=dict)
-    kernels: list[Kernel] = field(default_factory=list)
-    loops: list[PlannedLoop] = field(default_factory=list)  # inner ones before those around them
-    decisions: list[Decision] = field(default_factory=list)
-    products: dict[str, dict[str, Any]] = field(default_factory=dict)
-    constants: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
-    sources: dict[str, str] = field(default_factory=dict)  # packed constant -> the constant it holds
-    intrinsics: Registry | None = None
-
-    def trees(self) -> dict[str, Any]:
-        """The tile tree of every kernel by its name, as data."""
-        return {kernel.name: to_json(kernel.scheduled.tree) for kernel in self.kernels}
-
-    def mapped_graph(self) -> Graph:
-        """The graph that kernels compute, relayouts as nodes, those of constants (folded when compiled) too.
-
-        Borders, which are written where a tensor is stored, are nodes as well.
+        Such a tensor shares memory with fewer others. Writing the border of a larger one takes a small part of the time
+        in which the tensor is written.
         """
-        return live(replace(self.computed, graph=with_mapped(self.computed.graph, self.mapped)).explicit())
+
+    def leave_border(self, planning: Planning, tensor: Tensor, order: Sequence[int], machine: Any) -> bool:
+        """Whether the border of a tensor stored in `order` need not be in memory; adds a decision where it may not."""
+
+    def combined_cycles(self, planning: Planning, node: Compute, machine: Any) -> float | None:
+        """Predicted cycles of a kernel of a product, for whether one product takes the place of several that share a
+        factor; None where none does.
+        """
+
+    def records(self, machine: Any) -> Registry:
+        """The records of intrinsics that a plan may use where the user gives none."""
+
+    def mappings(self, planning: Planning, machine: Any) -> Target:
+        """How products are mapped to the intrinsics of a machine."""
+
+    def add_rows(self, planning: Planning, group: Group, statements: Statements, flops: int, machine: Any) -> None:
+        """Add the kernels of the statements of a row group or pointwise group, whose results are placed."""
+
+    def schedule_rows(
+        self, statements: Statements, machine: Any, threads: int, subject: str, lanes: int = 0
+    ) -> tuple[ScheduledKernel, Decision]:
+        """The kernel of statements; vectors have `lanes` lanes where an instruction was chosen."""
+
+    def row_cycles(
+        self, machine: Any, scheduled: ScheduledKernel, decision: Decision
+    ) -> Callable[[ScheduledKernel], float]:
+        """What predicts the cycles of a kernel of rows, of which `scheduled` is the rule's, chosen by `decision`."""
+
+    def join_products(self, planning: Planning, steps: Sequence[Group | Loop], machine: Any) -> Sequence[Group | Loop]:
+        """The steps of a plan with products that are to run in one kernel as one group."""
+
+    def plan_product(self, planning: Planning, group: Group, machine: Any) -> None:
+        """Place the result of a product with its epilogue, and add its kernels."""
+
+    def plan_ordered(self, planning: Planning, group: Group, machine: Any) -> None:
+        """Place the result of an ordered accumulation, and add its kernels."""
 
 
 class Planning:
@@ -195,16 +119,20 @@ class Planning:
         graph: Graph,
         rewritten: Rewritten,
         machine: Cpu | Gpu,
+        rules: Rules,
         threads: int,
         options: Options,
         choose: ChooseProduct | None = None,
     ) -> None:
-        """`graph` is what is stored with the module, `rewritten` the one that kernels compute."""
+        """`graph` is what is stored with the module, `rewritten` the one that kernels compute.
+
+        `rules` are those of the machine.
+        """
         self.plan = Plan(graph, rewritten, decisions=list(rewritten.decisions), intrinsics=options.intrinsics)
         self.options = options
         self.choose = choose or ChooseProduct()
         self.machine = machine
-        self.rules = target_of(machine).rules
+        self.rules = rules
         self.intrinsics = self.rules.records(machine) if options.intrinsics is None else options.intrinsics
         self._products: dict[Compute, Found] = {}
         self._mappings: dict[Compute, Mappings] = {}
@@ -370,7 +298,7 @@ class Planning:
         if node.accum is None:  # bodies of maps may be long: they are not looked up
             return None, None
         if node not in self._products:
-            asked = None if self.choose.mapping is _undecided else self.choose.mapping
+            asked = None if self.choose.mapping is undecided else self.choose.mapping
             self._products[node] = find_product(node, self.target, asked, self._mappings_of(node))
         return self._products[node]
 

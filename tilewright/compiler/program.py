@@ -11,15 +11,11 @@ from typing import Any
 import numpy as np
 
 from tilewright.codegen.host_program import Launch
-from tilewright.compiler.plan import Plan
-from tilewright.compiler.planning import Kernel
-from tilewright.compiler.target import target_of
+from tilewright.compiler.plan import Kernel, Plan
 from tilewright.expr import dtypes
-from tilewright.expr.core import Read, Tensor, static_shape, walk
+from tilewright.expr.core import Read, Tensor, walk
 from tilewright.expr.ordered import Scatter
 from tilewright.lower.steps import Place, Repeated, Sections, Step
-from tilewright.machine.description import Cpu, Gpu
-from tilewright.runtime.manifest import Manifest, TensorSpec
 from tilewright.runtime.memory import LiveBuffer, align, allocate, plan_arena
 from tilewright.tiles.tree import kernels
 
@@ -53,36 +49,6 @@ def planned_launches(plan: Plan) -> list[Launch]:
         cycles, instruction = round(kernel.cycles * trips), kernel.instruction
         found.append(Launch(kernel.name, "", 0, kernel.flops * trips, moved, (), trips, cycles, constants, instruction))
     return found
-
-
-def planned_manifest(plan: Plan, machine: Cpu | Gpu) -> Manifest:
-    """The manifest of a plan as far as it is known before there is code."""
-    placement = Placement(plan)
-    return Manifest(
-        **interface_of(plan, machine, [tensor.name for tensor in plan.graph.outputs]),
-        constants_bytes=placement.constants_bytes,
-        arena_bytes=placement.arena_bytes,
-        zeroed_bytes=placement.zeroed_bytes,
-        launches=tuple(planned_launches(plan)),
-    )
-
-
-def interface_of(plan: Plan, machine: Cpu | Gpu, names_of_outputs: Sequence[str]) -> dict[str, Any]:
-    """The fields of a manifest that do not depend on the generated code."""
-    outputs, target = zip(plan.graph.outputs, names_of_outputs, strict=True), target_of(machine)
-    return {
-        "name": plan.graph.name,
-        "inputs": tuple(_spec(tensor) for tensor in plan.graph.inputs),
-        "outputs": tuple(replace(_spec(tensor), name=name) for tensor, name in outputs),
-        "features": tuple(sorted(machine.features)) if target.on_host else (),
-        "triple": machine.llvm.triple,
-        "code": target.code,
-        "machine": machine.name,
-    }
-
-
-def _spec(tensor: Tensor) -> TensorSpec:
-    return TensorSpec(tensor.name, tensor.dtype, static_shape(tensor.shape))
 
 
 def sizes(plan: Plan) -> dict[str, tuple[Tensor, int]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from tilewright.compiler.planning import Planning, Stored, points
-from tilewright.compiler.target import target_of
+from tilewright.compiler.plan import Stored
+from tilewright.compiler.planning import Planning, points
 from tilewright.decision import Decision
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Apply, Axis, Compute, Const, Expr, Read, Tensor, static_shape, walk
@@ -17,7 +17,6 @@ from tilewright.expr.rewrite import copy_of, substitute
 from tilewright.graph.groups import Group
 from tilewright.instruction.products import contiguous_dimension, decide_lanes
 from tilewright.layouts import Packed, permuted, row_major
-from tilewright.machine.description import Cpu, Gpu
 from tilewright.operator.flatten import address, flatten, guarded, storage_loops
 from tilewright.operator.loop_partition import SMALLEST_POINTS
 from tilewright.operator.rules.split import choose_split
@@ -113,7 +112,7 @@ def add_kernel(
     threads: int = 0,
 ) -> None:  # fmt: skip
     """Schedule statements and add their kernel, for all threads unless `threads` says how many."""
-    kernel, decision = schedule_statements(statements, planning.machine, threads or planning.threads, name, lanes)
+    kernel, decision = schedule_statements(planning, statements, name, threads, lanes)
     cycles = planning.rules.row_cycles(planning.machine, kernel, decision)
     with planning.about(name):
         planning.plan.decisions.append(decision)
@@ -140,10 +139,10 @@ def add_in_parts(
 
 
 def schedule_statements(
-    statements: Statements, machine: Cpu | Gpu, threads: int, subject: str, lanes: int = 0
+    planning: Planning, statements: Statements, subject: str, threads: int = 0, lanes: int = 0
 ) -> tuple[Kernel, Decision]:
     """The kernel of statements by the machine's rule; vectors have `lanes` lanes where an instruction was chosen."""
-    return target_of(machine).rules.schedule_rows(statements, machine, threads, subject, lanes)
+    return planning.rules.schedule_rows(statements, planning.machine, threads or planning.threads, subject, lanes)
 
 
 def fill_borders(planning: Planning, names: Sequence[str]) -> None:

@@ -27,9 +27,9 @@ from tilewright.compiler.chain_search import TimedChain, timed_chains
 from tilewright.compiler.chains import FUSED, fusions
 from tilewright.compiler.digest import compiler_digest
 from tilewright.compiler.joint import candidates, default_choice
+from tilewright.compiler.make_plan import make_plan, prepare
 from tilewright.compiler.neighbourhood import neighbourhood, shape_digest, structural_hash, tensor_names
-from tilewright.compiler.plan import make_plan, prepare
-from tilewright.compiler.planning import ChooseProduct, Kernel, Plan
+from tilewright.compiler.plan import ChooseProduct, Kernel, Plan
 from tilewright.compiler.timer import TURNS, Timer, content, own_kernels, own_of_each
 from tilewright.dataclass import dataclass
 from tilewright.decision import Cost, Decision, Refusal

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import field, replace
 
 from tilewright.collection import collect_new
-from tilewright.compiler.planning import Kernel, Plan
+from tilewright.compiler.plan import Kernel, Plan
 from tilewright.compiler.program import Placement
 from tilewright.dataclass import dataclass
 from tilewright.expr.core import Tensor, static_shape

@@ -19,8 +19,9 @@ from xdsl.dialects.builtin import FunctionType, MemRefType, ModuleOp, i64
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from tilewright.codegen.cpu import pipeline
+from tilewright.compiler.interface import interface_of
 from tilewright.compiler.plan import Plan
-from tilewright.compiler.program import Placement, interface_of
+from tilewright.compiler.program import Placement
 from tilewright.dataclass import dataclass
 from tilewright.kernel import dialect as tile
 from tilewright.kernel.integers import binary, index_constant

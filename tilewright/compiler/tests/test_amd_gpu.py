@@ -14,7 +14,8 @@ from tests.command_line import CliRunner
 from tilewright.cli.main import app
 from tilewright.codegen.amdgpu.pipeline import generate
 from tilewright.compiler import gpu
-from tilewright.compiler.plan import Plan, make_plan
+from tilewright.compiler.make_plan import make_plan
+from tilewright.compiler.plan import Plan
 from tilewright.compiler.program import Placement
 from tilewright.errors import InvalidMachine
 from tilewright.expr import dtypes

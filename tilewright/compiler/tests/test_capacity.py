@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tilewright.compiler.plan import Plan, make_plan
+from tilewright.compiler.make_plan import make_plan
+from tilewright.compiler.plan import Plan
 from tilewright.expr.text import parse_graph
 from tilewright.machine.description import Cpu, Gpu
 from tilewright.machine.registry import resolve

@@ -12,7 +12,7 @@ import pytest
 from tests.covering import some
 from tilewright.compiler import fused, search
 from tilewright.compiler.compile import build, compile_graph, plan_graph, rebuilt
-from tilewright.compiler.planning import Kernel, Plan
+from tilewright.compiler.plan import Kernel, Plan
 from tilewright.compiler.tests.test_fused_products import attention, chain, inputs
 from tilewright.compiler.tests.test_search import pretend
 from tilewright.compiler.tests.test_three_products import chain as three_products

@@ -9,8 +9,8 @@ import pytest
 
 from tests.covering import tries
 from tilewright.compiler.compile import build
-from tilewright.compiler.plan import make_plan
-from tilewright.compiler.planning import ChooseProduct
+from tilewright.compiler.make_plan import make_plan
+from tilewright.compiler.plan import ChooseProduct
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import conv

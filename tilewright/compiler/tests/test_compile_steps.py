@@ -10,7 +10,7 @@ import pytest
 
 from tests.calls import superlinear
 from tilewright.compiler.compile import resolve_target
-from tilewright.compiler.plan import make_plan
+from tilewright.compiler.make_plan import make_plan
 from tilewright.compiler.program import Placement
 from tilewright.expr.core import Tensor, select
 from tilewright.expr.graph import Graph, GraphBuilder

@@ -17,7 +17,8 @@ from tests.random_chains import random_case
 from tilewright.compiler import counting, tracing
 from tilewright.compiler.count_reasons import GAPS, GUARDED, IN_REGISTERS, LAST_BLOCK, SUMS_IN_SCRATCH
 from tilewright.compiler.counting import KernelCount, NotCounted, count, count_plan
-from tilewright.compiler.plan import Plan, make_plan
+from tilewright.compiler.make_plan import make_plan
+from tilewright.compiler.plan import Plan
 from tilewright.errors import InvalidArgument
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder

@@ -10,7 +10,7 @@ import pytest
 import tilewright.compiler.rows as rows_module
 from tests.random_graphs import random_array
 from tilewright.compiler.compile import compile_graph
-from tilewright.compiler.plan import make_plan
+from tilewright.compiler.make_plan import make_plan
 from tilewright.expr import GraphBuilder
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph

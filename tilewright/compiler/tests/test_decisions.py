@@ -12,8 +12,8 @@ import tilewright
 from tests.covering import tries
 from tests.random_graphs import graphs
 from tilewright.compiler.compile import resolve_target
-from tilewright.compiler.plan import make_plan
-from tilewright.compiler.program import planned_manifest
+from tilewright.compiler.interface import planned_manifest
+from tilewright.compiler.make_plan import make_plan
 from tilewright.decision import ASKED, Cost, Decision, Refusal, keep
 from tilewright.expr import GraphBuilder
 from tilewright.expr.graph import Graph

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from tests.covering import tries
 from tilewright.compiler.compile import build, compile_graph
-from tilewright.compiler.plan import Plan, make_plan
+from tilewright.compiler.make_plan import make_plan
+from tilewright.compiler.plan import Plan
 from tilewright.errors import CompileError
 from tilewright.expr.core import static_shape
 from tilewright.expr.dtypes import numpy_dtype

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tests.covering import tries
 from tilewright.compiler.chains import fusions
 from tilewright.compiler.compile import build, compile_graph
-from tilewright.compiler.plan import Plan, make_plan
-from tilewright.compiler.planning import Kernel
+from tilewright.compiler.make_plan import make_plan
+from tilewright.compiler.plan import Kernel, Plan
 from tilewright.compiler.tests.edited_trees import given
 from tilewright.decision import Decision
 from tilewright.expr.core import Tensor, static_shape

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from tests.covering import tries
 from tilewright.compiler.compile import compile_graph
-from tilewright.compiler.plan import Plan, make_plan
+from tilewright.compiler.make_plan import make_plan
+from tilewright.compiler.plan import Plan
 from tilewright.decision import Decision
 from tilewright.expr import GraphBuilder
 from tilewright.expr.core import static_shape

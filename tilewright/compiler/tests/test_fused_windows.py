@@ -18,8 +18,7 @@ from tilewright.compiler.chains import fusions
 from tilewright.compiler.compile import build, compile_graph
 from tilewright.compiler.count_reasons import GAPS, IN_REGISTERS
 from tilewright.compiler.counting import count_plan, resources_of
-from tilewright.compiler.plan import Plan
-from tilewright.compiler.planning import Kernel
+from tilewright.compiler.plan import Kernel, Plan
 from tilewright.compiler.tests.edited_trees import given
 from tilewright.compiler.tests.test_fused_convolutions import (
     ACTIVATIONS,

@@ -14,8 +14,8 @@ from tests.covering import FULL, some
 from tilewright.codegen.nvptx import ptxas
 from tilewright.codegen.nvptx.pipeline import PtxCode, generate
 from tilewright.compiler import gpu, gpu_borders
-from tilewright.compiler.plan import Plan, make_plan
-from tilewright.compiler.planning import ChooseProduct
+from tilewright.compiler.make_plan import make_plan
+from tilewright.compiler.plan import ChooseProduct, Plan
 from tilewright.compiler.program import Placement
 from tilewright.expr import dtypes
 from tilewright.expr.core import Tensor, static_shape

@@ -19,7 +19,8 @@ from tests.covering import some, tries
 from tilewright.codegen.nvptx.pipeline import generate
 from tilewright.compiler import gpu, gpu_fused
 from tilewright.compiler.compile import compile_graph
-from tilewright.compiler.plan import Plan, make_plan
+from tilewright.compiler.make_plan import make_plan
+from tilewright.compiler.plan import Plan
 from tilewright.compiler.program import Placement
 from tilewright.compiler.tests.edited_trees import given
 from tilewright.decision import Decision

@@ -13,7 +13,7 @@ import tilewright
 from tests.covering import some
 from tilewright import emulator
 from tilewright.codegen.nvptx import ptxas
-from tilewright.compiler.plan import make_plan
+from tilewright.compiler.make_plan import make_plan
 from tilewright.expr import dtypes
 from tilewright.expr.core import Tensor, static_shape
 from tilewright.expr.evaluate import evaluate

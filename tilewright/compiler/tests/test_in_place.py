@@ -10,7 +10,8 @@ import pytest
 
 from tests.random_graphs import random_array
 from tilewright.compiler.compile import compile_graph
-from tilewright.compiler.plan import Plan, make_plan
+from tilewright.compiler.make_plan import make_plan
+from tilewright.compiler.plan import Plan
 from tilewright.compiler.tests.bounded import evaluate_bounded, violations
 from tilewright.expr.core import Tensor
 from tilewright.expr.graph import Graph, GraphBuilder

@@ -12,7 +12,7 @@ import pytest
 from tests.covering import FULL, some
 from tilewright.compiler.compile import build
 from tilewright.compiler.joint import candidates, default_choice, replay
-from tilewright.compiler.plan import make_plan
+from tilewright.compiler.make_plan import make_plan
 from tilewright.errors import InvalidArgument
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder

@@ -12,7 +12,7 @@ import pytest
 from tests.covering import rows
 from tests.random_graphs import random_array
 from tilewright.compiler.compile import compile_graph
-from tilewright.compiler.plan import make_plan as planned
+from tilewright.compiler.make_plan import make_plan as planned
 from tilewright.expr import GraphBuilder
 from tilewright.expr.core import Axis, Compute, Const, Expr, Tensor, select, walk
 from tilewright.expr.evaluate import evaluate

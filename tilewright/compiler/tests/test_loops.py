@@ -14,8 +14,8 @@ import tilewright
 from tests.covering import some
 from tilewright.compiler.compile import compile_graph, resolve_target
 from tilewright.compiler.cpu import tile_program
+from tilewright.compiler.make_plan import make_plan
 from tilewright.compiler.neighbourhood import neighbourhood
-from tilewright.compiler.plan import make_plan
 from tilewright.compiler.program import Placement
 from tilewright.expr import Graph, GraphBuilder
 from tilewright.expr.evaluate import evaluate

@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import MemRefType, ModuleOp
 
 from tilewright.compiler.compile import compile_graph, resolve_target
 from tilewright.compiler.cpu import tile_program
-from tilewright.compiler.plan import make_plan
+from tilewright.compiler.make_plan import make_plan
 from tilewright.compiler.program import Placement
 from tilewright.expr import Graph
 from tilewright.expr.dtypes import numpy_dtype

@@ -13,7 +13,8 @@ from tests.covering import FULL, some
 from tests.random_graphs import random_array
 from tilewright.compiler import gpu
 from tilewright.compiler.compile import compile_graph
-from tilewright.compiler.plan import Plan, make_plan
+from tilewright.compiler.make_plan import make_plan
+from tilewright.compiler.plan import Plan
 from tilewright.compiler.program import Placement
 from tilewright.compiler.tests.bounded import evaluate_bounded, violations
 from tilewright.expr import dtypes

@@ -17,8 +17,8 @@ from tests.covering import some, tries
 from tests.random_graphs import graphs, random_inputs
 from tilewright.codegen.cpu.pipeline import assembly
 from tilewright.compiler.compile import build, compile_graph
-from tilewright.compiler.plan import make_plan
-from tilewright.compiler.planning import Plan
+from tilewright.compiler.make_plan import make_plan
+from tilewright.compiler.plan import Plan
 from tilewright.compiler.tests.bounded import evaluate_bounded, violations
 from tilewright.decision import Decision
 from tilewright.expr import dtypes

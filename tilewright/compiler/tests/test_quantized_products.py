@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tilewright.compiler.compile import compile_graph, import_any
-from tilewright.compiler.plan import make_plan
+from tilewright.compiler.make_plan import make_plan
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph
 from tilewright.machine.registry import resolve_cpu

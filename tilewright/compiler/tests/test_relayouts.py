@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.covering import tries
 from tilewright.compiler.compile import compile_graph
-from tilewright.compiler.plan import Plan, make_plan
-from tilewright.compiler.planning import ChooseProduct
+from tilewright.compiler.make_plan import make_plan
+from tilewright.compiler.plan import ChooseProduct, Plan
 from tilewright.compiler.program import Placement
 from tilewright.compiler.tests.test_products_by_mapping import BUILD, OPERATORS
 from tilewright.compiler.tests.test_review import agrees, machine_with_small_caches

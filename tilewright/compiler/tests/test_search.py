@@ -16,10 +16,9 @@ import pytest
 
 from tilewright.compiler import search
 from tilewright.compiler.compile import build, compile_graph, plan_graph, rebuilt, resolve_target
+from tilewright.compiler.make_plan import make_plan
 from tilewright.compiler.neighbourhood import neighbourhood, structural_hash
-from tilewright.compiler.plan import make_plan
-from tilewright.compiler.planning import Kernel, Plan
-from tilewright.compiler.target import target_of
+from tilewright.compiler.plan import Kernel, Plan
 from tilewright.compiler.timer import Timer
 from tilewright.decision import ASKED
 from tilewright.errors import InvalidArgument, InvalidFile
@@ -306,7 +305,7 @@ def test_other_machines_are_not_searched(name: str, message: str, options: Optio
     if isinstance(machine, Cpu) and machine.architecture == host().architecture:
         pytest.skip("this is such a machine")
     with pytest.raises(InvalidArgument, match=message):
-        target_of(machine).rules.search_products(network(1)[0], machine, 1, options)
+        plan_graph(network(1)[0], machine, 1, replace(options, search="joint"))
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from tests.covering import tries
 from tilewright.compiler.chains import proven_mappings
 from tilewright.compiler.compile import build, compile_graph
-from tilewright.compiler.plan import Plan, make_plan
-from tilewright.compiler.planning import Kernel, Planning
+from tilewright.compiler.make_plan import make_plan
+from tilewright.compiler.plan import Kernel, Plan
+from tilewright.compiler.planning import Planning
 from tilewright.compiler.tests.edited_trees import given
 from tilewright.compiler.tests.test_fused_products import attention
 from tilewright.decision import Decision

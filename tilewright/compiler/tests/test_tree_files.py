@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tilewright.compiler.compile import build, compile_graph
-from tilewright.compiler.plan import Plan, make_plan
+from tilewright.compiler.make_plan import make_plan
+from tilewright.compiler.plan import Plan
 from tilewright.compiler.tests.edited_trees import Edits, edited
 from tilewright.compiler.tests.test_fused_products import ALWAYS, LARGE, MACHINE, SMALL, chain, fusion, inputs, planned
 from tilewright.errors import CompileError, InvalidArgument, InvalidFile

@@ -19,7 +19,8 @@ from tilewright.codegen.nvptx.pipeline import PtxCode, generate
 from tilewright.compiler import gpu
 from tilewright.compiler import rows as rows_module
 from tilewright.compiler.compile import compile_graph
-from tilewright.compiler.plan import Plan, make_plan
+from tilewright.compiler.make_plan import make_plan
+from tilewright.compiler.plan import Plan
 from tilewright.compiler.program import Placement
 from tilewright.compiler.tests.bounded import evaluate_bounded, violations
 from tilewright.decision import Decision

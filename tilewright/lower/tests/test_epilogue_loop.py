@@ -10,7 +10,7 @@ import pytest
 
 from tilewright.compiler import cpu_products
 from tilewright.compiler.compile import build
-from tilewright.compiler.plan import make_plan
+from tilewright.compiler.make_plan import make_plan
 from tilewright.decision import ASKED, Decision
 from tilewright.expr.core import Tensor, apply
 from tilewright.expr.dtypes import numpy_dtype

@@ -11,7 +11,8 @@ import pytest
 from xdsl.dialects.builtin import DictionaryAttr, ModuleOp
 
 from tests.random_graphs import random_array
-from tilewright.compiler.plan import Plan, make_plan
+from tilewright.compiler.make_plan import make_plan
+from tilewright.compiler.plan import Plan
 from tilewright.compiler.program import Placement, sizes, steps
 from tilewright.expr.core import Tensor
 from tilewright.expr.evaluate import evaluate

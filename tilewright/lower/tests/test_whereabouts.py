@@ -6,7 +6,7 @@ import pytest
 from xdsl.ir import Block
 
 from tests.graph_texts import CHAIN, NORM
-from tilewright.compiler.plan import make_plan
+from tilewright.compiler.make_plan import make_plan
 from tilewright.compiler.program import steps
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis, Const

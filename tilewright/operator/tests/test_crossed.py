@@ -3,7 +3,7 @@
 import pytest
 
 from tilewright.compiler.compile import resolve_target
-from tilewright.compiler.plan import make_plan
+from tilewright.compiler.make_plan import make_plan
 from tilewright.expr import GraphBuilder
 from tilewright.expr.ops import shape
 from tilewright.tiles.parts import program_of

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tilewright.compiler.compile import resolve_target
-from tilewright.compiler.plan import make_plan
-from tilewright.compiler.planning import Kernel
+from tilewright.compiler.make_plan import make_plan
+from tilewright.compiler.plan import Kernel
 from tilewright.compiler.program import planned_launches
 from tilewright.expr import GraphBuilder, Tensor
 from tilewright.expr.ops import conv, elementwise, indexing, linalg, reduce, shape

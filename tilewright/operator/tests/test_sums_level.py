@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tilewright.compiler.plan import make_plan
+from tilewright.compiler.make_plan import make_plan
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.machine import resolve_cpu
 from tilewright.operator.product_point import ProductPoint

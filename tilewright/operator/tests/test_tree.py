@@ -17,7 +17,8 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from tests.covering import some
 from tests.random_graphs import random_graph
-from tilewright.compiler.plan import Kernel, Plan, make_plan
+from tilewright.compiler.make_plan import make_plan
+from tilewright.compiler.plan import Kernel, Plan
 from tilewright.compiler.program import steps
 from tilewright.expr.core import Compute, Read, walk
 from tilewright.expr.text import parse_graph, print_statement

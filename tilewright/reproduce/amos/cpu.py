@@ -22,7 +22,7 @@ import numpy as np
 
 from tilewright.compiler.compile import build
 from tilewright.compiler.joint import candidates, default_choice, replay
-from tilewright.compiler.planning import ChooseProduct
+from tilewright.compiler.plan import ChooseProduct
 from tilewright.dataclass import dataclass
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import conv, shape

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tilewright.compiler.compile import resolve_target
-from tilewright.compiler.plan import make_plan
+from tilewright.compiler.make_plan import make_plan
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops.linalg import matmul
 from tilewright.machine import Cpu, host, resolve

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.random_graphs import random_graph
-from tilewright.compiler.plan import make_plan
+from tilewright.compiler.make_plan import make_plan
 from tilewright.expr.text import parse_graph
 from tilewright.machine.registry import resolve
 from tilewright.operator.tests.test_tree import GRAPHS
