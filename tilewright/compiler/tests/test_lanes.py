@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tilewright.compiler.compile import build, compile_graph
-from tilewright.compiler.plan import make_plan
+from tilewright.compiler.make_plan import make_plan
 from tilewright.expr import GraphBuilder
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph
