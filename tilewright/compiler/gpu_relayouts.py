@@ -185,6 +185,6 @@ def _ordered(read: Read, near: Axis) -> tuple[Read, Order, tuple[Expr, ...]]:
 def _copy_cycles(planning: Planning, machine: Gpu, relayout: Compute) -> float:
     """Predicted cycles of the kernel of a copy, with its launch."""
     statements = statements_of(planning, relayout, row_major(static_shape(relayout.output.shape)))
-    _, decision = schedule_statements(planning, statements, relayout.name)
+    _, decision = schedule_statements(statements, planning, relayout.name)
     assert decision.cost is not None, "kernels of blocks have a model"
     return (decision.cost.cycles or 0.0) + machine.launch_seconds * machine.clock_hz

@@ -112,7 +112,7 @@ def add_kernel(
     threads: int = 0,
 ) -> None:  # fmt: skip
     """Schedule statements and add their kernel, for all threads unless `threads` says how many."""
-    kernel, decision = schedule_statements(planning, statements, name, threads, lanes)
+    kernel, decision = schedule_statements(statements, planning, name, threads, lanes)
     cycles = planning.rules.row_cycles(planning.machine, kernel, decision)
     with planning.about(name):
         planning.plan.decisions.append(decision)
@@ -139,7 +139,7 @@ def add_in_parts(
 
 
 def schedule_statements(
-    planning: Planning, statements: Statements, subject: str, threads: int = 0, lanes: int = 0
+    statements: Statements, planning: Planning, subject: str, threads: int = 0, lanes: int = 0
 ) -> tuple[Kernel, Decision]:
     """The kernel of statements by the machine's rule; vectors have `lanes` lanes where an instruction was chosen."""
     return planning.rules.schedule_rows(statements, planning.machine, threads or planning.threads, subject, lanes)

@@ -248,7 +248,7 @@ def test_schedules_for_real_sizes(name: str, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(rows_module, "choose_split", again)
     else:
         monkeypatch.setattr(rows_module, "choose_split", lambda *_: (None, None))
-    fewer = lambda nest, *others: (kernel_on_blocks(with_following(nest), chosen[others[2]]), Decision("tile", "", ""))  # noqa: E731
+    fewer = lambda nest, *others: (kernel_on_blocks(with_following(nest), chosen[others[1]]), Decision("tile", "", ""))  # noqa: E731
     monkeypatch.setattr(rows_module, "schedule_statements", fewer)
     found = ran(small, 4e-3)
     assert found.total("bank_conflicts") == 0
