@@ -238,7 +238,7 @@ class _Steps:
     """
 
     def __init__(self, block: Block) -> None:
-        self.constants: dict[SSAValue, Array] = {}
+        self.constants: list[tuple[SSAValue, Array]] = []
         self.steps: list[_Step] = []
         self.terminator: Operation | None = None
         for op in block.ops:
@@ -248,7 +248,7 @@ class _Steps:
             if type(op) is arith.ConstantOp:
                 number = np.asarray(WHOLE[arith.ConstantOp](op))
                 number.flags.writeable = False
-                self.constants[op.results[0]] = number
+                self.constants.append((op.results[0], number))
             else:
                 self.steps.append(_step(op))
 
