@@ -265,9 +265,9 @@ class _Counting:
         arguments = {tensor.name for tensor, _ in step.arguments}
         self.reasons = Reasons(kernel, self.problem, arguments, set(map(self._name, notes.buffers.values())))
         self.values = HeldValues()
-        self.room = {each.name: {axis.name: axis.size for axis in each.axes} for each in kernel.statements}
+        self.spans = {each.name: {axis.name: axis.size for axis in each.axes} for each in kernel.statements}
         for name, loop, extent in self._most_extents():
-            self.room[name][loop] += extent
+            self.spans[name][loop] += extent
         self.exist = {
             tensor.name: found
             for tensor, size in step.arguments
@@ -382,7 +382,7 @@ class _Counting:
         indices = np.unravel_index(runs.elements, [extent for _, extent in loops])
         for (loop, _), index in zip(loops, indices, strict=True):
             begin = np.broadcast_to(begins.get(loop, 0), runs.times.shape)
-            number = number * self.room[site.tensor][loop] + index + begin[runs.runs]
+            number = number * self.spans[site.tensor][loop] + index + begin[runs.runs]
         return -1 - number
 
     def counts(self) -> KernelCount:

@@ -33,8 +33,8 @@ class Positions:
     def __init__(self, point: Point, portion: Interval | Box, turn: Turn) -> None:
         self.point, self.portion, self.part = point, portion, portion.part
         self.topology, self.turn = point.topology, turn
-        self.walked = self.part.walked
-        self.ragged = [axis for axis in self.walked if self._is_ragged(axis)]
+        self.advanced = self.part.advanced
+        self.ragged = [axis for axis in self.advanced if self._is_ragged(axis)]
         self.now: dict[str, Number] = {}
         self.bases: dict[str, tuple[Number, Number]] = {}
         self.before: dict[str, Number] = {}
@@ -43,7 +43,7 @@ class Positions:
     def total(self) -> Sizes:
         """The sums over all positions of the elements along the part's dimensions."""
         topology, turn, tensor = self.topology, self.turn, self.portion.tensor
-        for axis in self.walked:
+        for axis in self.advanced:
             self._first(axis, self._extent(axis, turn.where, self._at_now))
         now = before = common = self.weight
         for dim in self.part.dims:
@@ -91,7 +91,7 @@ class Positions:
         return self._lift(self.point.inside(op, axis, path))
 
     def _at_now(self, axis: str, extent: Number) -> Number:
-        if axis in self.walked and axis not in self.now:
+        if axis in self.advanced and axis not in self.now:
             self._first(axis, extent)
         return self.now.get(axis, 0)
 
@@ -149,7 +149,7 @@ class Positions:
 
     def _at_before(self, axis: str, extent: Number) -> Number:
         """The values of an axis before the turn: its inner loops were at their last steps."""
-        if axis not in self.walked:
+        if axis not in self.advanced:
             return 0
         if axis not in self.before:
             turn, point = self.turn, self.point

@@ -58,14 +58,14 @@ AGAIN: Stand = 0  #: all loops of the axis start again
 class Part:
     """Dimensions of a slice that the same axes move, and axes whose extent depends on these.
 
-    `walked` are the axes that loops around the visits advance. `enumerated`: slices end at a border of the tensor
+    `advanced` are the axes that loops around the visits advance. `enumerated`: slices end at a border of the tensor
     somewhere else than in the last step.
     """
 
     axes: frozenset[str]
     dims: tuple[int, ...]
     enumerated: bool
-    walked: tuple[str, ...]
+    advanced: tuple[str, ...]
 
 
 class Line(NamedTuple):
@@ -143,7 +143,7 @@ class Box:
 
     def stand(self, stands: Mapping[str, Stand]) -> tuple[Stand, ...]:
         """How the loops that decide about the slice stand."""
-        return tuple([stands.get(axis, AGAIN) for axis in self.part.walked])
+        return tuple([stands.get(axis, AGAIN) for axis in self.part.advanced])
 
 
 class Known:
@@ -185,7 +185,7 @@ class Known:
                 steps = around.get(part.axis) or self.idle(where, part.axis)
                 found.append(self.interval(part, tensor, where, before, steps))
             else:
-                own = {axis: around.get(axis) or self.idle(where, axis) for axis in part.walked}
+                own = {axis: around.get(axis) or self.idle(where, axis) for axis in part.advanced}
                 found.append(Box(part, tensor, own))
         return found
 
