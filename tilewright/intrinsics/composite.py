@@ -12,6 +12,8 @@ from tilewright.expr.dtypes import DType
 from tilewright.intrinsics.intrinsic import Cost, Intrinsic, Limits, Movement, Numerics, Operand
 from tilewright.intrinsics.shapes import MATRIX
 
+SCALARS = 2  # in registers at a time, so that loads run ahead of multiply-adds
+
 
 @dataclass(frozen=True)
 class MicroKernel:
@@ -57,12 +59,13 @@ def optimum(registers: int, ki: float = inf) -> MicroKernel:
     return max(fitting, key=lambda kernel: (kernel.intensity(ki), -kernel.registers, kernel.mi))
 
 
-def outer(base: Intrinsic, mi: int, ni: int, ki: int = 1) -> Intrinsic:
+def outer(base: Intrinsic, mi: int, ni: int, ki: int = 1, *, scalars: int = SCALARS) -> Intrinsic:
     """``Dst[i1, i2] += Src1[i1, r1] * Src2[r1, i2]`` of `mi` rows and `ni` registers, realised by `base`.
 
     `base` is a record with one spatial loop, its vector, which only one of its two sources has: a multiply-add with a
     broadcast scalar, or a dot product with a broadcast word. `ki` counts its steps, so r1 has ki times the reduction
-    of `base`. Raises InvalidArgument for another form of record, and for extents below 1.
+    of `base`. At least so many `scalars` are in registers at a time, where mi has such a divisor. Raises
+    InvalidArgument for another form of record, and for extents below 1.
     """
     lanes, group, scalar, vector = _form(base)
     if min(mi, ni, ki) < 1:
@@ -80,7 +83,7 @@ def outer(base: Intrinsic, mi: int, ni: int, ki: int = 1) -> Intrinsic:
         source=f"{ki} x {mi} x {ni} of {base.name}",
         features=base.features,
         memory=_movements(lanes),
-        limits=_limits(mi, ni),
+        limits=_limits(mi, ni, scalars),
         numerics=_numerics(base.numerics, group),
         emitter=base.emitter,
         realised_by=base.name,
@@ -104,8 +107,8 @@ def _form(base: Intrinsic) -> tuple[int, int, DType, DType]:
 
 
 @cache
-def _limits(mi: int, ni: int) -> Limits:
-    return Limits(registers=MicroKernel(mi, ni, _broadcasts(mi)).registers)
+def _limits(mi: int, ni: int, scalars: int) -> Limits:
+    return Limits(registers=MicroKernel(mi, ni, _broadcasts(mi, scalars)).registers)
 
 
 @cache
@@ -135,23 +138,21 @@ def _numerics(base: Numerics, group: int) -> Numerics:
 WIDEST = 8  # registers in a row of accumulators: a panel of Src2 twice as wide as what L1 likes gains nothing
 
 
-def family(base: Intrinsic, registers: int) -> tuple[Intrinsic, ...]:
+def family(base: Intrinsic, registers: int, *, scalars: int = SCALARS) -> tuple[Intrinsic, ...]:
     """The outer products of `base` that no other one contains, the optimum first.
 
     A kernel may use fewer rows and registers than its record has, so these cover all that fit `registers`.
     """
-    return tuple(outer(base, *shape) for shape in _largest(registers))
+    return tuple(outer(base, *shape, scalars=scalars) for shape in _largest(registers, scalars))
 
 
 @cache
-def _largest(registers: int) -> tuple[tuple[int, int], ...]:
+def _largest(registers: int, scalars: int) -> tuple[tuple[int, int], ...]:
     """Rows and registers of the outer products that fit and that no other one contains, the optimum first."""
-    fitting = [
-        MicroKernel(mi, ni, _broadcasts(mi))
-        for mi in range(1, registers)
-        for ni in range(1, WIDEST + 1)
-        if MicroKernel(mi, ni, _broadcasts(mi)).registers <= registers
+    kernels = [
+        MicroKernel(mi, ni, _broadcasts(mi, scalars)) for mi in range(1, registers) for ni in range(1, WIDEST + 1)
     ]
+    fitting = [kernel for kernel in kernels if kernel.registers <= registers]
     largest = [
         kernel
         for kernel in fitting
@@ -162,9 +163,9 @@ def _largest(registers: int) -> tuple[tuple[int, int], ...]:
     return tuple(kernel.shape for kernel in largest)
 
 
-def _broadcasts(mi: int) -> int:
-    """Scalars held at a time: the least divisor of mi from 2 on, so that loads run ahead of multiply-adds."""
-    return next((mii for mii in range(2, mi + 1) if mi % mii == 0), 1)
+def _broadcasts(mi: int, scalars: int) -> int:
+    """Scalars held at a time: the least divisor of mi from `scalars` on, or 1."""
+    return next((mii for mii in range(scalars, mi + 1) if mi % mii == 0), 1)
 
 
 def cube_tile(

@@ -23,7 +23,7 @@ from tilewright.lower.loops import Point
 from tilewright.tiles.loops import SpatialLoop
 from tilewright.tiles.product import Operand
 
-MOST_LINES = 4  # of b that one step asks for; more would hold up the products
+MOST_LINES = 5  # of b that one step asks for; more would hold up the products
 
 
 @dataclass(frozen=True)

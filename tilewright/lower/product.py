@@ -252,28 +252,32 @@ class _Blocked:
         self.tiler.visit(self.outside, self._columns)
 
     def _columns(self, point: Point) -> None:
-        """All blocks of k for one panel of columns.
-
-        The first ones leave their sums in scratch, the last one finishes.
-        """
-        blocks = -(-int(self.work.depth[0].extent) // self.tree.k_block)  # type: ignore[arg-type]
-        block = self._steps()[0]
-        builder = self.builder
+        """All blocks of k for one panel of columns; the last one finishes the sums that wait in scratch."""
+        builder, block, whole = self.builder, self._steps()[0], self._whole()
+        count = -(-int(self.work.depth[0].extent) // self.tree.k_block)  # type: ignore[arg-type]
         self.tiler.visit(self.inside, lambda p: self._tile(p).clear(self._partial(p)), point)
 
-        def middle(number: SSAValue, _: list[SSAValue]) -> list[SSAValue]:
+        def run(number: SSAValue, _: list[SSAValue]) -> list[SSAValue]:
             low = builder.mul(number, builder.index(block))
             high = builder.add(low, builder.index(block))
+            if count * block > whole:
+                high = builder.insert(arith.MinSIOp(high, builder.index(whole)))
+            last = builder.insert(tile.CompareOp("eq", number, builder.index(count - 1)))
             hints = self._hints(low)
             self.tiler.visit(
-                self.inside, lambda p: self._tile(p, hints).accumulate(self._partial(p), (low, high)), point
+                self.inside, lambda p: self._tile(p, hints).add_block(self._partial(p), (low, high), last), point
             )
             return []
 
-        builder.loop(builder.index(0), builder.index(blocks - 1), middle)
-        low = builder.index((blocks - 1) * block)
-        hints = self._hints(low)
-        self.tiler.visit(self.inside, lambda p: self._tile(p, hints).complete(self._partial(p), low), point)
+        builder.loop(builder.index(0), builder.index(count), run)
+
+    def _whole(self) -> int:
+        """Whole steps of the first k loop."""
+        first, *rest = (int(axis.extent) for axis in self.work.depth)  # type: ignore[arg-type]
+        if rest:
+            return first
+        group = self.work.group
+        return (-(-first // group) * group if self.work.whole_groups else first) // self.tree.step
 
     def _tile(self, point: Point, hints: Hints | None = None) -> _Tile:
         return _Tile(self.builder, self.tree, self.memory, point, hints)
@@ -367,22 +371,22 @@ class _Tile(OutputTile):
         with self.builder.beside():
             self.emitter().store(self.shaped(self.zero()), *partial, self.dtype)
 
-    def accumulate(
-        self, partial: tuple[SSAValue, Expr], span: tuple[SSAValue, SSAValue] | None = None,
-        factor: Buffer | None = None,
-    ) -> None:  # fmt: skip
-        """Add the products of one block of the first k loop to the sums in memory, which rows multiply by a factor."""
+    def accumulate(self, partial: tuple[SSAValue, Expr], factor: Buffer | None = None) -> None:
+        """Add the products of one block of k to the sums in memory, which rows multiply by a factor."""
         with self.of(self.work.total.name):
             sums = self.read(partial, factor)
-        total = self._products(list(self.work.depth), {}, {}, sums, span)
-        with self.of(self.work.total.name):
-            self.emitter().store(self.shaped(total), *partial, self.dtype)
+        self._keep(self._products(list(self.work.depth), {}, {}, sums, None), partial)
 
-    def complete(self, partial: tuple[SSAValue, Expr], low: SSAValue) -> None:
-        """Add the products from `low` on to the sums in scratch and finish."""
+    def add_block(self, partial: tuple[SSAValue, Expr], span: tuple[SSAValue, SSAValue], last: SSAValue) -> None:
+        """Add the products of a block of the first k loop to the sums in scratch; the last block finishes them."""
         with self.of(self.work.total.name):
             sums = self.read(partial)
-        self.finish(self._products(list(self.work.depth), {}, {}, sums, (low, None)))
+        total = self._products(list(self.work.depth), {}, {}, sums, (*span, last))
+        self.builder.branch(last, lambda: self.finish(total), lambda: self._keep(total, partial))
+
+    def _keep(self, total: SSAValue, partial: tuple[SSAValue, Expr]) -> None:
+        with self.of(self.work.total.name):
+            self.emitter().store(self.shaped(total), *partial, self.dtype)
 
     def finish_from(self, partial: tuple[SSAValue, Expr]) -> None:
         """Finish with the sums in scratch."""
@@ -410,19 +414,20 @@ class _Tile(OutputTile):
         where: dict[Axis, Expr],
         counters: dict[Axis, SSAValue],
         total: SSAValue,
-        span: tuple[SSAValue, SSAValue | None] | None,
+        span: tuple[SSAValue, SSAValue, SSAValue] | None,
     ) -> SSAValue:
-        """Products over the k loops `axes`; `span` bounds the first of them (None: all of it; no end: to its end)."""
+        """Products over the k loops `axes`; `span` has the bounds of the first of them, and whether it is the last part
+        of that loop (None: all of it).
+        """
         axis, *rest = axes
         builder, extent = self.builder, int(axis.extent)  # type: ignore[arg-type]
-        low, high = span if span is not None else (builder.index(0), None)
         if rest:
             counter = TileAxis(f"{axis.name}.t", extent)
 
             def inside(index: SSAValue, carried: list[SSAValue]) -> list[SSAValue]:
                 return [self._products(rest, {**where, axis: counter}, {**counters, counter: index}, carried[0], None)]
 
-            end = builder.index(extent) if high is None else high
+            low, end = span[:2] if span is not None else (builder.index(0), builder.index(extent))
             return builder.loop(low, end, inside, [total])[0]
         if axis in self.point.blocks:
             return self._products_of_block(self.point.blocks[axis], total)
@@ -439,15 +444,18 @@ class _Tile(OutputTile):
                 self.hints(self, {**where, axis: counter * step}, reached)
             return [self._dot(part, {**where, axis: counter * step + part}, reached, carried[0], step)]
 
-        end = builder.index(full) if high is None else high
         if full:
+            low, end = span[:2] if span is not None else (builder.index(0), builder.index(full))
             (total,) = builder.loop(low, end, steps, [total])
-        if ragged and high is None:
-            rounded = -(-ragged // group) * group
-            last = TileAxis(f"{axis.name}.i", rounded)
-            start = full * step
-            total = self._dot(last, {**where, axis: last + start if start else last}, counters, total, ragged)
-        return total
+        if not ragged:
+            return total
+        rounded, summed = TileAxis(f"{axis.name}.i", -(-ragged // group) * group), total
+        place = rounded + full * step if full else rounded
+
+        def left() -> list[SSAValue]:
+            return [self._dot(rounded, {**where, axis: place}, counters, summed, ragged)]
+
+        return left()[0] if span is None else builder.either(span[2], left, lambda: [summed])[0]
 
     def _products_of_block(self, block: Block, total: SSAValue) -> SSAValue:
         """Products over the only k loop within a block of it."""

@@ -25,6 +25,7 @@ from tilewright.tiles.product import Product
 
 FMA_LATENCY_CYCLES = 4  # x86 since Skylake and Zen 3, Neoverse N1 and later
 LOST_CYCLES = 0.25  # of a step whose multiply-adds take as long as the latency. Measured on a Zen 3: from 0 to 1
+LOST_WITHIN = 2  # cycles of difference from the latency, up to which some are lost: Zen 3, where 9 and 10 sums lose 4 %
 # Vector instructions of functions in f32, counted in loops with code of `codegen/math`: on AVX-512, and on AVX2, with
 # constants that are read again (normal_cdf: as many more as its whole loop has). Others take one.
 INSTRUCTIONS = {
@@ -160,10 +161,10 @@ def _issue_cycles(fma: float) -> float:
     """Cycles of one step along k, whose multiply-adds keep the units busy for `fma` cycles and follow those of the step
     before.
 
-    Where both times are about equal, some cycles are lost: a sum that is ready may find both units busy.
+    Where both times are nearly equal, some cycles are lost: a sum that is ready may find both units busy.
     """
-    lost = LOST_CYCLES * max(0.0, 1.0 - abs(fma - FMA_LATENCY_CYCLES))
-    return max(fma, FMA_LATENCY_CYCLES + lost)
+    lost = LOST_CYCLES * max(0.0, 1.0 - abs(fma - FMA_LATENCY_CYCLES) / LOST_WITHIN)
+    return max(fma, FMA_LATENCY_CYCLES) + lost
 
 
 # Nests ----------------------------------------------------------------------------------------------------------------

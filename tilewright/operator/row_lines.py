@@ -93,6 +93,11 @@ def line_cycles(work: Product, rows: Sequence[int], vectors: int, machine: Cpu) 
     return LineCycles(0.0, moved / (outer[-1].bytes_per_cycle or machine.vector_bits / 8))
 
 
+def row_bytes(work: Product) -> int:
+    """Bytes of `a` that one row of sums reads."""
+    return prod(axis.size for axis in work.depth) * dtypes.size_bytes(work.a.tensor.dtype)
+
+
 def _mean_lines(work: Product, rows: Sequence[int], cache: Cache) -> float:
     """How many lines share a set in the mean, of so many rows and all steps of k."""
     steps = (axis.size for axis in work.depth)
@@ -106,8 +111,7 @@ def _mean_of_lines(counts: np.ndarray[Any, Any]) -> float:
 
 def _rows_of_half(cache: Cache, work: Product) -> list[int]:
     """Rows along each loop, the innermost first, that half of a cache has space for: about those of a program."""
-    row_bytes = prod(axis.size for axis in work.depth) * dtypes.size_bytes(work.a.tensor.dtype)
-    left = max(1, cache.bytes // 2 // row_bytes)
+    left = max(1, cache.bytes // 2 // row_bytes(work))
     rows: list[int] = []
     for axis in reversed(work.rows):
         rows.insert(0, min(axis.size, left))

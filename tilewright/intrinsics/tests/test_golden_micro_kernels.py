@@ -6,6 +6,7 @@ import pytest
 
 from tilewright.intrinsics.composite import MicroKernel, cube_intensity, cube_tile, family, optimum
 from tilewright.intrinsics.portable import multiply_add
+from tilewright.intrinsics.registry import standard
 
 
 def test_spec1_g20_outer_products() -> None:
@@ -23,6 +24,24 @@ def test_the_optimum_is_the_first_of_the_records() -> None:
     base = multiply_add(8, "f32", "f32", "f32")
     assert family(base, 32)[0].grid[:2] == optimum(32).shape
     assert {(3, 3), (6, 2)} <= {each.grid[:2] for each in family(base, 16)}
+
+
+def test_one_scalar_leaves_space_for_more_sums() -> None:
+    base = multiply_add(8, "f32", "f32", "f32")
+    records = {each.grid[:2]: each for each in family(base, 16, scalars=1)}
+    assert records[4, 3].limits.registers == 16
+    assert (4, 3) not in {each.grid[:2] for each in family(base, 16)}
+
+
+@pytest.mark.parametrize(
+    ("name", "offered"),
+    [("fma_8_f32_f32", True), ("fma_4_f64_f64", True), ("widen_8_bf16_f32", False), ("fma_16_f32_f32", False)],
+)
+def test_products_of_one_type_hold_one_scalar_in_16_registers(name: str, offered: bool) -> None:
+    """Converted factors want a register of their own."""
+    shapes = {each.grid[:2] for each in standard().made_of(name)}
+    assert shapes
+    assert ((4, 3) in shapes) == offered
 
 
 def test_spec1_g21_intensity_over_64_steps() -> None:

@@ -4,16 +4,17 @@ A register tile has MR rows (points of the m loops) and NR vectors along n, with
 which the chosen instruction has outer products of registers. Cycles of one step of k are the largest of: multiply-adds
 over `fma_units`; MR broadcasts and NR loads over `loads_per_cycle`; the latency of a chain of multiply-adds. The tile
 with the fewest cycles over the whole iteration space, ragged tiles included, wins; with few rows, the time in which
-panels of b come from beyond L2 counts too. A program takes as many rows as keep
-its part of a in half of L2, walks the panels of b outside and the rows inside, so that a panel stays near while the
-rows pass by. For several threads, tiles within a tenth of the fewest cycles compete by the time of the busiest thread.
+panels of b come from beyond L2 counts too. A program takes as many rows as keep its part of a in half of L2, and more
+where a panel of b would take too large a part of their time to come from beyond L2. It walks the panels of b outside
+and the rows inside, so that a panel stays near while the rows pass by. For several threads, tiles within a tenth of the
+fewest cycles compete by the time of the busiest thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import product
-from math import inf, prod
+from math import ceil, inf, prod
 
 from tilewright.decision import Cost, Decision, Refusal
 from tilewright.expr import dtypes
@@ -29,7 +30,7 @@ from tilewright.operator.cycles import (
 )
 from tilewright.operator.product_point import ProductPoint, k_unroll
 from tilewright.operator.product_tree import ProductTree
-from tilewright.operator.row_lines import crowded
+from tilewright.operator.row_lines import lines_in_one_set, row_bytes
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.loops import SpatialLoop
 from tilewright.tiles.machines import level_for
@@ -41,7 +42,10 @@ MOST_WORK = 1.1  # of all threads together, by the least: what even shares may c
 SHARED_CYCLES = 1024  # of a product: another thread begins some 500 cycles later and can take half of it
 NEAR = 0.8  # of L1, what a panel and the rows of a tile may take
 FEWEST_TILES = 5  # of rows that reuse a panel in L1, below which sums that come and go take what that saves: Zen 3
+FEWEST_BLOCKS = 3  # of k in L1: with two, sums that come and go take more than that saves (Zen 3)
+MOST_LINES = 4  # of rows of a tile in one set of L1, beside which a panel stays: 4 of 8 ways, but not 6 (Zen 3)
 HIDDEN = 0.25  # of a step, up to which L2 gives b beside the multiply-adds: Zen 3
+ARRIVING = 1 / 32  # of the multiply-adds of a program, what bringing a panel from beyond L2 may take: Zen 3
 MOST_PROGRAMS = 64  # per thread whose distribution is followed one by one; more are even enough
 
 
@@ -179,7 +183,8 @@ def depth_blocks(work: Product, tile: Mapping[str, int], machine: Cpu) -> int:
 
     Blocks are made where the panel of b outgrows 0.4 of L2 or the rows of a tile outgrow L1, there is more than one
     tile of rows to reuse them, and the sums of one panel fit in L2. They are made to fill 0.3 of L2 and half of L1.
-    Where L2 gives a panel more slowly than a part of a step takes, they are made for panel and rows to stay in L1.
+    Where L2 gives a panel more slowly than a part of a step takes, they are made for panel and rows to stay in L1, if
+    they are `FEWEST_BLOCKS` or more.
     """
     far = _far_blocks(work, tile, machine)
     if not (
@@ -188,8 +193,8 @@ def depth_blocks(work: Product, tile: Mapping[str, int], machine: Cpu) -> int:
         and _waits_for_panels(work, tile, machine)
     ):
         return far
-    panel_bytes, strip_bytes = _panel_bytes(work, tile), _strip_bytes(work, tile)
-    return max(far, -(-(panel_bytes + strip_bytes) // int(NEAR * machine.caches[0].bytes)))
+    near = -(-(_panel_bytes(work, tile) + _strip_bytes(work, tile)) // int(NEAR * machine.caches[0].bytes))
+    return max(far, near if near >= FEWEST_BLOCKS else 1)
 
 
 def _far_blocks(work: Product, tile: Mapping[str, int], machine: Cpu) -> int:
@@ -214,7 +219,8 @@ def _walks_along_lines(work: Product, tile: Mapping[str, int], machine: Cpu) -> 
     if len(work.depth) > 1 or form is None:
         return False
     near = abs(form.coefficient(work.depth[0])) * dtypes.size_bytes(work.a.tensor.dtype) < first.line_bytes
-    return near and not crowded(work.a, work.rows, [tile.get(axis.name, 1) for axis in work.rows], first)
+    rows = [tile.get(axis.name, 1) for axis in work.rows]
+    return near and lines_in_one_set(work.a, work.rows, rows, first) <= MOST_LINES
 
 
 def _waits_for_panels(work: Product, tile: Mapping[str, int], machine: Cpu) -> bool:
@@ -236,7 +242,7 @@ def _panel_bytes(work: Product, tile: Mapping[str, int]) -> int:
 
 
 def _strip_bytes(work: Product, tile: Mapping[str, int]) -> int:
-    return prod(tile.get(axis.name, 1) for axis in work.rows) * _k_bytes(work)
+    return prod(tile.get(axis.name, 1) for axis in work.rows) * row_bytes(work)
 
 
 def l2_bytes(machine: Cpu) -> int:
@@ -249,9 +255,9 @@ def _blocks(work: Product, machine: Cpu, threads: int, tile: dict[str, int], a_b
     blocks = {axis.name: axis.size for axis in work.outer}
     near_bytes = machine.caches[min(1, len(machine.caches) - 1)].bytes
     rows = prod(axis.size for axis in work.rows)
-    row_bytes = max(1, min(a_bytes / max(1, rows), _k_bytes(work)) / _far_blocks(work, tile, machine))
-    wanted_rows = max(1, int(near_bytes / 2 / row_bytes))
-    remaining = max(1, -(-rows // wanted_rows))
+    bytes_of_row = max(1, min(a_bytes / max(1, rows), row_bytes(work)))
+    wanted_rows = max(1, int(near_bytes / 2 / bytes_of_row))
+    remaining = min(-(-rows // wanted_rows), max(1, rows // _rows_of_arriving(work, machine)))
     programs = prod(blocks.values())
     goal = threads * PROGRAMS_PER_THREAD
     n_tiles = -(-work.columns.size // tile[work.columns.name])
@@ -275,6 +281,16 @@ def _blocks(work: Product, machine: Cpu, threads: int, tile: dict[str, int], a_b
                 programs = programs // blocks[axis.name] * grown
                 blocks[axis.name] = grown
     return blocks
+
+
+def _rows_of_arriving(work: Product, machine: Cpu) -> int:
+    """So many rows that a panel of b arrives in `ARRIVING` of the time of their products; 1 where L2 holds all of b."""
+    near, *beyond = machine.caches[1:] or machine.caches
+    b_bytes = work.columns.size * prod(axis.size for axis in work.depth) * dtypes.size_bytes(work.b.tensor.dtype)
+    if not beyond or b_bytes <= near.bytes:
+        return 1
+    vector_bytes = machine.vector_bits / 8
+    return ceil(vector_bytes / (beyond[0].bytes_per_cycle or vector_bytes) * machine.fma_units / ARRIVING)
 
 
 def _balance(work: Product, tile: Mapping[str, int], blocks: Mapping[str, int], threads: int) -> float:
@@ -304,7 +320,3 @@ def balance(loops: Sequence[SpatialLoop], threads: int) -> float:
         own = left[thread] or next(others for others in left if others)
         busy[thread] += sizes[own.pop(0)]
     return sum(busy) / threads / max(busy)
-
-
-def _k_bytes(work: Product) -> int:
-    return prod(axis.size for axis in work.depth) * dtypes.size_bytes(work.a.tensor.dtype)

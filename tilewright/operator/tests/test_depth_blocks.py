@@ -29,6 +29,7 @@ def test_panel_and_rows_of_a_block_fit_l1() -> None:
     """A panel of 16 columns and 6 rows of 768 floats are 66 KiB: three blocks of 22 KiB in 32."""
     assert depth_blocks(product(128, 768), TILE, MACHINE) == 3
     assert depth_blocks(product(128, 250), TILE, MACHINE) == 1  # 22 KB
+    assert depth_blocks(product(128, 500), TILE, MACHINE) == 1  # two blocks
     assert depth_blocks(product(25, 768), TILE, MACHINE) == 3  # five tiles of rows
 
 
@@ -44,6 +45,13 @@ def test_panel_and_rows_of_a_block_fit_l1() -> None:
 )
 def test_a_panel_that_is_not_kept_in_l1_is_whole(work: Product) -> None:
     assert depth_blocks(work, TILE, MACHINE) == 1
+
+
+def test_rows_may_take_half_of_a_set() -> None:
+    """4 of 8 ways of a set; a fifth row would leave too little for the panel."""
+    work = product(128, 768, row=1024)
+    assert depth_blocks(work, {"i": 4, "j": 24}, MACHINE) == 4  # of 84 KiB
+    assert depth_blocks(work, {"i": 5, "j": 24}, MACHINE) == 1
 
 
 def test_a_panel_is_whole_where_l2_is_fast() -> None:

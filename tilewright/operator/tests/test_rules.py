@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from itertools import product
-from math import prod
+from math import ceil, prod
 
 import pytest
 from hypothesis import given
@@ -80,6 +80,20 @@ def test_narrow_factors_without_an_instruction_cost_more_than_wide_ones() -> Non
     assert half - wide == pytest.approx(tiles * steps * ((12 + 6 * 4 + 2 * 2) / ISSUE_WIDTH - 6), rel=0.05)
     assert whole - wide == pytest.approx(tiles * steps * ((24 + 6 * 3 + 2 * 2) / ISSUE_WIDTH - 6), rel=0.05)
     assert narrow("u8", "i32", 4) < wide / 3
+
+
+def test_programs_have_rows_enough_for_a_panel_that_comes_from_beyond_l2() -> None:
+    """A vector of a panel comes in 64 / 24 cycles, and is multiplied by a row in half a cycle."""
+    rate = MACHINE.caches[2].bytes_per_cycle
+    assert rate is not None
+    least = ceil(64 / rate * 2 * 32)
+    counts = [len(programs(rows, 1024, 4096, 1)) for rows in (least - 1, 2 * least - 1, 2 * least, 3 * least)]
+    assert counts == [1, 1, 2, 3]
+
+
+def test_programs_have_rows_that_take_half_of_l2_where_it_holds_all_of_b() -> None:
+    """Rows of 16 KiB in half of 1 MiB, and b in the other half; the last tile of 14 rows may go beyond."""
+    assert 32 <= max(programs(512, 32, 4096, 1)) / 32 < 32 + 14
 
 
 def test_a_tile_that_leaves_a_thread_idle_gives_way_to_one_nearly_as_fast() -> None:
