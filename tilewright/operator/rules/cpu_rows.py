@@ -17,7 +17,7 @@ from math import prod
 from tilewright.dataclass import dataclass
 from tilewright.decision import Cost, Decision
 from tilewright.expr import dtypes
-from tilewright.expr.affine import Affine, affine
+from tilewright.expr.affine import affine
 from tilewright.expr.core import COSTLY, Apply, Axis, Read, Tensor, walk
 from tilewright.machine.description import Cache, Cpu
 from tilewright.machine.roofline import LaunchModel, busiest_share
@@ -28,6 +28,7 @@ from tilewright.operator.rewrites.following import with_following
 from tilewright.operator.rewrites.nonpositive_exponentials import nonpositive_exponentials
 from tilewright.operator.rules.cpu_product import l2_bytes
 from tilewright.operator.rules.cpu_rows_time import RowTime
+from tilewright.operator.rules.cpu_window_reuse import BEYOND_L2, near_blocks, shared_taps
 from tilewright.operator.statements import (
     Statements,
     addresses,
@@ -48,12 +49,10 @@ from tilewright.tiles.tree import Hint, Kind, Leaf, Scope, TileTree
 PROGRAMS_PER_THREAD = 4
 PREFETCH_BYTES = 4096  # far enough to cover the latency of DRAM at its bandwidth
 SQUARE_PREFETCH_BYTES = 256  # ahead along every line that a square reads
-BEYOND_L2 = 4  # times L2, from which on lines are far: what is nearer arrives in time (Zen 3)
 PIPELINE_PREFETCH_BYTES = 8192  # of a row that others are computed on and written beside
 ROW_LEAD = 4  # of L1: what of the row after the next is on its way while the next one is asked for
 WORTH = 1.05  # times longer that passes apart take, from which on sums are joined; less is not for the model to tell
 EVEN_SHARES = 1.05  # times longer that the busiest thread may take, up to which parts of sums are not tried
-MOST_TAPS = 8  # points of a window's loop that are unrolled
 ELEMENTS_PER_PROGRAM = 1 << 15  # some tens of microseconds of element-wise work
 
 
@@ -103,14 +102,14 @@ def schedule_rows(
         if candidate is not None:
             length = min(length, 2 * lanes)
             unroll, unroll_extent = candidate.name, min(4, candidate.size)
-            taps = _shared_taps(statements, candidate, unroll_extent)
+            taps = shared_taps(statements, candidate, unroll_extent)
         elif prod(axis.size for axis in outer) >= 8 * lanes * threads * PROGRAMS_PER_THREAD or threads == 1:
             length = _whole_vectors(extent, 8, lanes)
     tiled = {vector.name: length, unroll: unroll_extent}
     streams = _streams(statements, machine) if length % lanes == 0 else ()
     way = _way(statements, vector, length, lanes, machine, threads, streams)
     joined, stages = way.joined, way.starts
-    near = {} if whole or not taps else _near_blocks(statements, vector, tiled, machine)
+    near = {} if whole or not taps else near_blocks(statements, vector, tiled, machine)
     blocks = _programs(statements, outer, tiled, threads, len(stages), near)
     places = {name: place for place, name in enumerate(order or (unroll, vector.name))}
     loops = [
@@ -305,34 +304,6 @@ def _reuse_loop(statements: Statements, vector: Axis, single: Collection[str]) -
     return None
 
 
-def _shared_taps(statements: Statements, neighbours: Axis, count: int) -> tuple[Axis, ...]:
-    """The loop of a window along which `count` neighbours share points: a step loads these once where it has all of it.
-
-    Another inner loop has to be left, and the points of the window are few, so that the code stays short.
-    """
-    inner = inner_loops(statements)
-    for axis in reversed(inner if len(inner) > 1 else ()):
-        if 1 < axis.size <= MOST_TAPS:
-            forms = [affine(index) for each in statements for index in addresses(each.body)]
-            steps = [(form.coefficient(neighbours), form.coefficient(axis)) for form in forms if form is not None]
-            if any(step and tap and _overlap((step, count), (tap, axis.size)) for step, tap in steps):
-                return (axis,)
-    return ()
-
-
-def _overlap(*walks: tuple[int, int]) -> bool:
-    """Whether loops, each with its step and its points, come to some address several times."""
-    return len(_places(*walks)) < prod(points for _, points in walks)
-
-
-def _places(*walks: tuple[int, int]) -> set[int]:
-    """Where loops come to, each with its step and its points."""
-    places = {0}
-    for step, points in walks:
-        places = {place + step * point for place in places for point in range(points)}
-    return places
-
-
 def _streams(statements: Statements, machine: Cpu) -> tuple[str, ...]:
     """Outputs so large that they leave the last cache before anyone reads them."""
     last = machine.caches[-1].bytes
@@ -508,64 +479,6 @@ def _sweep_bytes(statements: Statements, vector: Axis) -> int:
                 rows = 2 if any(form.coefficient(axis) for axis in outer) else 1
                 found[read.tensor.name] = rows * vector.size * dtypes.size_bytes(read.dtype)
     return sum(found.values())
-
-
-def _near_blocks(statements: Statements, vector: Axis, tiled: Mapping[str, int], machine: Cpu) -> dict[str, int]:
-    """Blocks of the vector's loop around all others, so that L1 keeps what neighbours read again through windows.
-
-    Without blocks a register tile reads its windows and weights along all of that loop before its neighbour does. Where
-    L1 does not hold these, a block has as many register tiles as half of L1 holds with the windows of a whole row of
-    neighbours, which the next row reads again, or else with those of one register tile. Images far larger than L2 have
-    no blocks: their lines come from L3, in long runs sooner than in short ones. Measured with vectors of AVX2 on a
-    Zen 3 (3 x 3 and 5 x 5 windows), not on AVX-512.
-    """
-    neighbours = {axis: axis.size for axis in outer_loops(statements) if axis != vector and axis.name in tiled}
-    tile_bytes = _window_bytes(statements, vector, {axis: tiled[axis.name] for axis in neighbours})
-    l1 = machine.caches[0].bytes
-    largest = max(tensor.size_bytes for tensor in _read_along(statements, vector))
-    if vector.size * tile_bytes <= l1 or largest > BEYOND_L2 * l2_bytes(machine):
-        return {}
-    quantum = tiled[vector.name]
-    for point_bytes in (_window_bytes(statements, vector, neighbours), tile_bytes):
-        blocks = _even_blocks(-(-vector.size // quantum), l1 // 2 // (point_bytes * quantum))
-        if blocks:
-            return {vector.name: blocks}
-    return {}
-
-
-def _even_blocks(tiles: int, most: int) -> int:
-    """How many blocks of a power of two tiles, at most so many, there are; 0 where a block would have one tile.
-
-    Blocks of one tile took longer on a Zen 3, and so did blocks that do not begin where a pair of lines does.
-    """
-    while most > 1:
-        most = 1 << (most.bit_length() - 1)
-        blocks = -(-tiles // most)
-        if -(-tiles // blocks) == most:
-            return blocks
-        most -= 1
-    return 0
-
-
-def _window_bytes(statements: Statements, vector: Axis, points: Mapping[Axis, int]) -> int:
-    """Bytes that so many points of outer loops read through their windows, at one point of the vector's loop."""
-    walked = {**points, **{axis: axis.size for axis in inner_loops(statements)}}
-    return sum(
-        len(_places(*((form.coefficient(axis), size) for axis, size in walked.items())))
-        * dtypes.size_bytes(tensor.dtype)
-        for tensor, form in _read_along(statements, vector).items()
-    )
-
-
-def _read_along(statements: Statements, vector: Axis) -> dict[Tensor, Affine]:
-    """The tensors that are read along a loop, with the address of a read of each."""
-    found: dict[Tensor, Affine] = {}
-    for each in statements:
-        for read in walk(each.body):
-            form = affine(read.indices[0]) if isinstance(read, Read) and read.indices else None
-            if form is not None and isinstance(read, Read) and form.coefficient(vector):
-                found[read.tensor] = form
-    return found
 
 
 def _programs(
