@@ -18,6 +18,8 @@ from tilewright.operator.rules.cpu_product import l2_bytes
 from tilewright.operator.statements import Statements, addresses, inner_loops, outer_loops
 
 MOST_TAPS = 8  # points of a window's loop that are unrolled
+KEPT_IN_L1 = 0.625  # of L1: with vectors of AVX2 on a Zen 3, 3 x 3 windows of 7 x 7 and 14 x 14 were fastest so
+RUN_BYTES = 256  # of an image: shorter runs come slowly from L3 (Zen 3). Neither was measured on AVX-512
 BEYOND_L2 = 4  # times L2, from which on lines are far: what is nearer arrives in time (Zen 3)
 
 
@@ -41,25 +43,25 @@ def near_blocks(statements: Statements, vector: Axis, tiled: Mapping[str, int], 
 
     Without blocks a register tile reads its windows and weights along all of that loop before its neighbour does. Where
     L1 does not hold these, and L2 gives them more slowly than they are computed on, a block has as many register tiles
-    as half of L1 holds with the windows of a whole row of neighbours, which the next row reads again, or else with
-    those of one register tile. Images far larger than L2 have no blocks: their lines come from L3, in long runs sooner
-    than in short ones. Measured with vectors of AVX2 on a Zen 3 (3 x 3 and 5 x 5 windows), not on AVX-512.
+    as L1 keeps with the windows of a whole row of neighbours, which the next row reads again, but no shorter runs than
+    `RUN_BYTES`, which at least one register tile shares with its neighbour. Images far larger than L2 have no blocks:
+    their lines come from L3, in long runs sooner than in short ones.
     """
     neighbours = {axis: axis.size for axis in outer_loops(statements) if axis != vector and axis.name in tiled}
     tile_bytes = _window_bytes(statements, vector, {axis: tiled[axis.name] for axis in neighbours})
-    l1, read = machine.caches[0].bytes, _read_along(statements, vector)
+    l1_bytes, quantum, read = machine.caches[0].bytes, tiled[vector.name], _read_along(statements, vector)
     within = any(
         0 < abs(form.coefficient(axis)) < vector.size for form in read.values() for axis in inner_loops(statements)
     )
     large = max((tensor.size_bytes for tensor in read), default=0) > BEYOND_L2 * l2_bytes(machine)
-    if within or large or vector.size * tile_bytes <= l1 or _is_hidden(statements, vector, tiled, tile_bytes, machine):
+    whole = vector.size * tile_bytes <= l1_bytes
+    if within or large or whole or _is_hidden(statements, vector, tiled, tile_bytes, machine):
         return {}
-    quantum = tiled[vector.name]
-    for point_bytes in (_window_bytes(statements, vector, neighbours), tile_bytes):
-        blocks = _even_blocks(-(-vector.size // quantum), l1 // 2 // (point_bytes * quantum))
-        if blocks:
-            return {vector.name: blocks}
-    return {}
+    row_bytes = _window_bytes(statements, vector, neighbours)
+    least = -(-RUN_BYTES // (quantum * dtypes.size_bytes(statements[-1].tensor.dtype)))
+    most = max(least, int(KEPT_IN_L1 * l1_bytes) // (row_bytes * quantum))
+    blocks = _even_blocks(-(-vector.size // quantum), most, least)
+    return {vector.name: blocks} if blocks > 1 and least * quantum * tile_bytes <= l1_bytes else {}
 
 
 def _is_hidden(
@@ -79,18 +81,18 @@ def _is_hidden(
     return vectors * vector_bytes / (l2.bytes_per_cycle or vector_bytes) <= neighbours * computed
 
 
-def _even_blocks(tiles: int, most: int) -> int:
-    """How many blocks of a power of two tiles, at most so many, there are; 0 where a block would have one tile.
+def _even_blocks(tiles: int, most: int, least: int) -> int:
+    """How many blocks of a power of two tiles there are, of `most` at most; 1 where they would have fewer than `least`.
 
-    Blocks of one tile took longer on a Zen 3, and so did blocks that do not begin where a pair of lines does.
+    Blocks that do not begin where a pair of lines does took longer on a Zen 3.
     """
-    while most > 1:
+    while most >= least:
         most = 1 << (most.bit_length() - 1)
         blocks = -(-tiles // most)
-        if -(-tiles // blocks) == most:
+        if most >= least and -(-tiles // blocks) == most:
             return blocks
         most -= 1
-    return 0
+    return 1
 
 
 def _window_bytes(statements: Statements, vector: Axis, points: Mapping[Axis, int]) -> int:
