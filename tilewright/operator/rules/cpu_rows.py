@@ -2,10 +2,11 @@
 
 The vector runs along the loop with stride 1 in the output (a reduction's: in its largest input). A pointwise
 kernel that reads along another loop transposes squares, in the order that `crossed` says; one that reads lines in
-another order than it writes them takes strips of a few lines (`strips`). Loops are distributed so that each program has
-some thousand elements. Rows that come from main memory are read and written in a pipeline where
-what is under way fits L1 or arithmetic is costly; else passes ask for the next row. A sum that can follow another one
-is computed in the pass of that where this takes fewer predicted cycles. Outputs that no cache holds bypass the caches.
+another order than it writes them takes strips of a few lines (`strips`). Neighbours load points that their windows
+share once, and channels may be in blocks (`cpu_window_reuse`). Loops are distributed so that each program has some
+thousand elements. Rows that come from main memory are read and written in a pipeline where what is under way fits L1
+or arithmetic is costly; else passes ask for the next row. A sum that can follow another one is computed in the pass of
+that where this takes fewer predicted cycles. Outputs that no cache holds bypass the caches.
 """
 
 from __future__ import annotations
