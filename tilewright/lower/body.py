@@ -23,6 +23,7 @@ from tilewright.expr.core import EXACT, Apply, Axis, Cast, Const, Expr, Read, Te
 from tilewright.kernel import dialect as tile
 from tilewright.lower.builder import KernelBuilder, element_type, view_type
 from tilewright.lower.steps import Parameter
+from tilewright.operator.statements import is_multiply_add
 
 
 @dataclass(frozen=True)
@@ -173,6 +174,15 @@ class BodyEmitter:
         args = self._joined([self.emit(arg, mask) for arg in expr.args])
         value = FUNCTIONS[expr.function](self.builder, args)
         return value if expr.function in EXACT else self._held(self.cast(value, expr.dtype))
+
+    def added(self, expr: Expr, total: Value) -> Value:
+        """A total plus `expr` at every point of the tile; a product is added by a multiply-add, rounded once."""
+        if is_multiply_add(expr, total.dtype):
+            assert isinstance(expr, Apply)
+            a, b = (self.emit(factor) for factor in expr.args)
+            return Value(self.builder.math("FmaOp", self.full(a), self.full(b), total.ssa), total.dtype)
+        value = self.emit(expr)
+        return combine("sum", self.builder, total, Value(self.full(value), value.dtype))
 
     def _contracted(self, expr: Apply, mask: SSAValue | None) -> Value | None:
         """A product less something in one step; None where there is no product."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from itertools import product
 from math import prod
 
 from xdsl.dialects import arith
@@ -294,7 +295,10 @@ class Passes:
         start = self.builder.insert(tile.BroadcastOp(first, extents)) if extents else first
 
         def step(emitter: BodyEmitter, where: Mapping[Axis, Expr], carried: list[SSAValue]) -> list[SSAValue]:
-            value = emitter.emit(substitute(self._here(statement.body), where))
+            body = substitute(self._here(statement.body), where)
+            if not vectors and accum == "sum":
+                return [emitter.added(body, Value(carried[0], dtype)).ssa]
+            value = emitter.emit(body)
             if vectors and (emitter.extents != extents or emitter.bounds):
                 return [self._fold_ragged(emitter, value, carried[0], accum, dtype, extents)]
             full = Value(emitter.full(value) if extents else value.ssa, value.dtype)
@@ -373,8 +377,7 @@ class Passes:
         carried: list[SSAValue],
     ) -> list[SSAValue]:
         if not axes:
-            dims = {axis: position for position, axis in enumerate(self.point.dims)}
-            return self._step(each, body, where, counters, dims, self.point.extents, self.point.bounds, carried)
+            return self._points(each, where, counters, body, carried)
         axis, *rest = axes
         if axis == each.vector:
             assert not rest, "the vector's loop is innermost"
@@ -387,6 +390,17 @@ class Passes:
         block = self.blocks.get(axis)
         end = self.builder.index(axis.size) if block is None else block.steps(self.builder, 1)
         return self.builder.loop(self.builder.index(0), end, inside, carried)
+
+    def _points(
+        self, each: Pass, where: dict[Axis, Expr], counters: dict[Axis, SSAValue], body: Step, carried: list[SSAValue]
+    ) -> list[SSAValue]:  # fmt: skip
+        """One step at every point of the unrolled inner loops, which are numbers there."""
+        dims = {axis: position for position, axis in enumerate(self.point.dims)}
+        for points in product(*(range(axis.size) for axis in each.unrolled)):
+            numbers = {axis: Const(point, INDEX) for axis, point in zip(each.unrolled, points, strict=True)}
+            place = {**where, **numbers}
+            carried = self._step(each, body, place, counters, dims, self.point.extents, self.point.bounds, carried)
+        return carried
 
     def _sweep_vector(
         self,

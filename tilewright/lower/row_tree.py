@@ -26,13 +26,14 @@ class Pass:
     """One pass: inner loops, outermost first, and what one step computes of the statement, of the row buffers and
     stored values that the pass fills, and of the sums that follow the statement.
 
-    `asked` are its hints about what to prefetch.
+    `unrolled` are inner loops of which a step has all points. `asked` are its hints about what to prefetch.
     """
 
     statement: Statement
     followers: tuple[Statement, ...]
     fills: tuple[str, ...]
     loops: tuple[Axis, ...]
+    unrolled: tuple[Axis, ...]
     tile: RegisterTile
     streams: bool
     asked: tuple[Hint, ...]
@@ -123,6 +124,7 @@ class RowTree:
             tuple(values[main + 1 :]),
             tuple(each.name for each in values[:main]),
             tuple(axes[name] for name in steps if name in axes),
+            tuple(axes[name] for name, _ in tile.points if name in axes and name != tile.vector),
             tile,
             any(hint.name == "stream" for hint in hints),
             tuple(hint for hint in hints if hint.name == "prefetch"),
@@ -135,15 +137,18 @@ class RowTree:
         wanted = {axis.name: axis.size for axis in self.inner if sweeps}
         if each.vector is not None and sweeps:
             wanted[each.vector.name] = -(-wanted.pop(each.vector.name) // each.step_points)
+        for axis in each.unrolled:
+            wanted.pop(axis.name, None)
         expected = {name: max(1, trips) for name, trips in wanted.items()}
         last = "" if each.vector is None else each.vector.name
         if dict(steps) != expected or (last and list(steps)[-1] != last):
             fact = f"loops at L1 are {_loops_text(steps)} around {_text(each.tile)}"
             raise InvalidTree(fact, where=where, help=f"{_loops_text(expected)}, the vector's loop innermost")
-        outside = [name for name, _ in each.tile.points if name in {axis.name for axis in self.inner}]
-        if outside != ([last] if last else []):
-            fact = f"a step has several points of {', '.join(outside)}"
-            raise InvalidTree(fact, where=where, help="inner loops with one point in a step, or one vector")
+        parts = [axis for axis in each.unrolled if last or not sweeps or each.tile.along(axis.name) != axis.size]
+        if parts:
+            fact = f"a step has {_loops_text({axis.name: each.tile.along(axis.name) for axis in parts})}"
+            help = "inner loops with one point in a step, or all, or one vector of the only one with several"
+            raise InvalidTree(fact, where=where, help=help)
 
     def _check_buffers(self) -> None:
         for name in self.buffers:

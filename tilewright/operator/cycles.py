@@ -6,7 +6,7 @@ The cost by which the rules choose register tiles, and with the bytes of a kerne
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import product
 from math import log2, prod
@@ -19,6 +19,7 @@ from tilewright.machine.description import Cpu
 from tilewright.machine.roofline import OVERLAP
 from tilewright.operator.product_point import ProductPoint
 from tilewright.operator.row_lines import crowded, line_cycles
+from tilewright.operator.statements import is_multiply_add
 from tilewright.tiles.kernel import Kernel, Statement, joined
 from tilewright.tiles.parts import RegisterTile, register_tiles
 from tilewright.tiles.product import Product
@@ -188,12 +189,11 @@ def _statement_cycles(statement: Statement, tile: RegisterTile, machine: Cpu, fo
     vector = next((axis for axis in loops if axis.name == tile.vector), None)
     extent = tile.along(tile.vector)
     lanes = 1 if vector is None else min(tile.lanes, extent)
-    unrolled = next((axis for axis in statement.axes if axis != vector and tile.along(axis.name) > 1), None)
-    times = 1 if unrolled is None else tile.along(unrolled.name)
-    arithmetic, loads = body_counts(statement.body, machine, vector, lanes, unrolled, times)
+    unrolled = {axis: tile.along(axis.name) for axis in loops if axis != vector and tile.along(axis.name) > 1}
+    arithmetic, loads = body_counts(statement.body, machine, vector, lanes, unrolled)
     if follows:
         arithmetic, loads = following_instructions(statement, machine), 0.0
-    arithmetic += accumulation_instructions(statement)
+    arithmetic += accumulation_instructions(statement, vector)
     stores = 0.0 if statement.address is None else _access_cycles(statement.address, vector, lanes)
     points = prod(axis.size for axis in loops if axis != vector)
     vectors = 1 if vector is None else -(-vector.size // extent) * extent / lanes
@@ -203,10 +203,15 @@ def _statement_cycles(statement: Statement, tile: RegisterTile, machine: Cpu, fo
     return cycles + prod(axis.size for axis in statement.axes) * 2 * FMA_LATENCY_CYCLES * log2(lanes)  # lanes combined
 
 
-def accumulation_instructions(statement: Statement) -> float:
-    """Arithmetic instructions that take one vector of a reduction into what it has so far."""
+def accumulation_instructions(statement: Statement, vector: Axis | None) -> float:
+    """Arithmetic instructions beside its body that take one vector of a reduction into what it has so far.
+
+    A product is added by the instruction that multiplies, unless vectors run along the sum.
+    """
     if statement.accum is None:
         return 0
+    if statement.accum == "sum" and vector not in statement.reduce:
+        return 0 if is_multiply_add(statement.body, statement.tensor.dtype) else 1
     return EXTREME_INSTRUCTIONS if statement.accum in EXTREMES and is_float(statement.tensor.dtype) else 1
 
 
@@ -223,21 +228,30 @@ def following_instructions(statement: Statement, machine: Cpu) -> float:
 
 
 def body_counts(
-    body: Expr, machine: Cpu, vector: Axis | None, lanes: int, unrolled: Axis | None = None, times: int = 1
+    body: Expr, machine: Cpu, vector: Axis | None, lanes: int, unrolled: Mapping[Axis, int] | None = None
 ) -> tuple[float, float]:
     """Arithmetic instructions and loads for one vector of a body.
 
-    What does not depend on the unrolled loop is loaded once for `times` vectors.
+    Points of the loops that are `unrolled` in a step load what they share once.
     """
     arithmetic = loads = 0.0
     for each in walk(body):
         if isinstance(each, Read) and each.indices:
-            form = affine(each.indices[0])
-            shared = unrolled is not None and form is not None and form.coefficient(unrolled) == 0
-            loads += _access_cycles(each.indices[0], vector, lanes) / (times if shared else 1)
+            loads += _access_cycles(each.indices[0], vector, lanes) * _distinct(each.indices[0], unrolled or {})
         elif isinstance(each, Cast) or (isinstance(each, Apply) and each.dtype != INDEX):
             arithmetic += _instructions(each, machine)
     return arithmetic, loads
+
+
+def _distinct(index: Expr, unrolled: Mapping[Axis, int]) -> float:
+    """The share of the points of a step that an address differs at."""
+    form = affine(index)
+    if form is None:
+        return 1.0
+    places = {0}
+    for axis, points in unrolled.items():
+        places = {place + form.coefficient(axis) * point for place in places for point in range(points)}
+    return len(places) / prod(unrolled.values())
 
 
 def slowest_port(arithmetic: float, loads: float, stores: float, machine: Cpu) -> float:

@@ -18,6 +18,7 @@ from tilewright.expr.rewrite import substitute, transform
 from tilewright.tiles.kernel import Statement
 
 Statements = tuple[Statement, ...]
+MULTIPLY_ADDS = ("f32", "f64")  # types of multiply-adds; others are computed in a wider type
 
 
 def inner_loops(statements: Sequence[Statement]) -> tuple[Axis, ...]:
@@ -40,6 +41,16 @@ def covering(statements: Sequence[Statement]) -> dict[str, Statement]:
 def point_count(statements: Sequence[Statement]) -> int:
     """Points of all loops together."""
     return prod(axis.size for axis in (*outer_loops(statements), *inner_loops(statements)))
+
+
+def is_multiply_add(body: Expr, dtype: str) -> bool:
+    """Whether a sum in `dtype` adds products of two floats that are computed in this type.
+
+    Each step is then one multiply-add, unless vectors run along the sum.
+    """
+    if not isinstance(body, Apply) or body.function != "mul":
+        return False
+    return all(each.dtype == dtype in MULTIPLY_ADDS for each in (body, *body.args))
 
 
 def over(outer: Sequence[Axis], inner: Sequence[Axis], statements: Sequence[Statement]) -> Statements:

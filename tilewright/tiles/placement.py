@@ -147,7 +147,7 @@ def _of_passes(tree: TileTree, problem: Problem, resources: Resources) -> Iterat
             inside = [(leaf, tile) for place, (leaf, tile) in tiles.items() if place[: len(path)] == path]
             sums = [(leaf.op, tile) for leaf, tile in inside if _adds_up(leaf, problem)]
             if sums:
-                held = sum(_vectors(tile, _element_bytes(problem, op), register_bytes) for op, tile in sums)
+                held = sum(_vectors(op, tile, problem, register_bytes) for op, tile in sums)
                 yield Placed(path, ", ".join(op for op, _ in sums), REGISTERS, held * register_bytes)
 
 
@@ -156,12 +156,12 @@ def _adds_up(leaf: Leaf, problem: Problem) -> bool:
     return leaf.kernel is None and bool(compute.reduce) and compute.ordered is None
 
 
-def _vectors(tile: RegisterTile, element_bytes: int, register_bytes: int) -> int:
-    """Registers of one register tile."""
+def _vectors(op: str, tile: RegisterTile, problem: Problem, register_bytes: int) -> int:
+    """Registers of the sums of one register tile; its points along unrolled loops of the sum share theirs."""
     along = tile.along(tile.vector) if tile.vector else 1
-    return prod(points for name, points in tile.points if name != tile.vector) * -(
-        -along * element_bytes // register_bytes
-    )
+    added = {axis.name for axis in problem.compute(op).reduce}
+    rows = prod(points for name, points in tile.points if name != tile.vector and name not in added)
+    return rows * -(-along * _element_bytes(problem, op) // register_bytes)
 
 
 def _element_bytes(problem: Problem, tensor: str) -> int:

@@ -285,8 +285,8 @@ def test_a_tree_with_rows_before_a_product_comes_from_a_saved_plan(tmp_path: Pat
 @pytest.mark.parametrize(
     ("edits", "message"),
     [
-        ([("@REG unroll j:4", "@REG unroll j:3")], "loop j of c1.acc has extent 20"),
-        ([("@L1 for rx:3, ry:3", "@L1 for rx:3")], "loop ry of c1.acc"),
+        ([("@REG unroll ry:3, j:4", "@REG unroll ry:3, j:3")], "loop j of c1.acc has extent 20"),
+        ([("@REG unroll ry:3, ", "@REG unroll ")], "loop ry of c1.acc"),
         ([("i:5", "i:5, j:3"), ("i:1, j:3", "i:1, j:1"), ("i:4, j:5", "i:4, j:2")], "a register tile of c1.acc 4"),
         ([("i:5", "i:5, k:2"), ("j:5, k:2", "j:5, k:1"), ("k:16 { op c2", "k:8 { op c2")], "cut the sum of c2"),
     ],

@@ -137,7 +137,7 @@ def _scheduled(
             step = step_of_rows(trees[number].work, trees[number].tile, machine)
             found[number] = Rows(rows, rows_once(stored, machine, filled, step))
             continue
-        kernel, _ = schedule_rows(stored, machine, 1, "", lanes, single)
+        kernel, _ = schedule_rows(stored, machine, 1, "", lanes, single, whole=True)
         follows = {each.name: each.follows for each in kernel.statements}
         found[number] = Rows(tuple(replace(each, follows=follows[each.name]) for each in rows), kernel.tree)
     return found

@@ -2,10 +2,11 @@
 
 The vector runs along the loop with stride 1 in the output (a reduction's: in its largest input). A pointwise
 kernel that reads along another loop transposes squares, in the order that `crossed` says; one that reads lines in
-another order than it writes them takes strips of a few lines (`strips`). Loops are distributed so that each program has
-some thousand elements. Rows that come from main memory are read and written in a pipeline where
-what is under way fits L1 or arithmetic is costly; else passes ask for the next row. A sum that can follow another one
-is computed in the pass of that where this takes fewer predicted cycles. Outputs that no cache holds bypass the caches.
+another order than it writes them takes strips of a few lines (`strips`). Neighbours load points that their windows
+share once, and channels may be in blocks (`cpu_window_reuse`). Loops are distributed so that each program has some
+thousand elements. Rows that come from main memory are read and written in a pipeline where what is under way fits L1
+or arithmetic is costly; else passes ask for the next row. A sum that can follow another one is computed in the pass of
+that where this takes fewer predicted cycles. Outputs that no cache holds bypass the caches.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from tilewright.operator.cycles import nest_cycles
 from tilewright.operator.passes import passes_of, row_buffers, rows_in_use, walks_inner
 from tilewright.operator.rewrites.following import with_following
 from tilewright.operator.rewrites.nonpositive_exponentials import nonpositive_exponentials
+from tilewright.operator.rules.cpu_product import l2_bytes
 from tilewright.operator.rules.cpu_rows_time import RowTime
+from tilewright.operator.rules.cpu_window_reuse import BEYOND_L2, near_blocks, shared_taps
 from tilewright.operator.statements import (
     Statements,
     addresses,
@@ -47,7 +50,6 @@ from tilewright.tiles.tree import Hint, Kind, Leaf, Scope, TileTree
 PROGRAMS_PER_THREAD = 4
 PREFETCH_BYTES = 4096  # far enough to cover the latency of DRAM at its bandwidth
 SQUARE_PREFETCH_BYTES = 256  # ahead along every line that a square reads
-BEYOND_L2 = 4  # times L2, from which on squares ask ahead: what is nearer arrives in time (Zen 3)
 PIPELINE_PREFETCH_BYTES = 8192  # of a row that others are computed on and written beside
 ROW_LEAD = 4  # of L1: what of the row after the next is on its way while the next one is asked for
 WORTH = 1.05  # times longer that passes apart take, from which on sums are joined; less is not for the model to tell
@@ -61,11 +63,17 @@ def vector_lanes(machine: Cpu) -> int:
 
 
 def schedule_rows(
-    statements: Statements, machine: Cpu, threads: int, subject: str, lanes: int = 0, single: Collection[str] = ()
+    statements: Statements,
+    machine: Cpu,
+    threads: int,
+    subject: str,
+    lanes: int = 0,
+    single: Collection[str] = (),
+    whole: bool = False,
 ) -> tuple[Kernel, Decision]:
     """The kernel of these statements; vectors have `lanes` lanes where an instruction was chosen.
 
-    Neighbours along loops in `single` do not share a register tile.
+    Neighbours along loops in `single` do not share a register tile. Loops are `whole` where nothing is distributed.
     """
     statements = nonpositive_exponentials(with_following(statements))
     lanes = lanes or vector_lanes(machine)
@@ -80,6 +88,7 @@ def schedule_rows(
     inside = vector in inner
     length = _whole_vectors(extent, 4, lanes)
     unroll, unroll_extent = "", 1
+    taps: tuple[Axis, ...] = ()
     order: tuple[str, ...] = ()
     crossed, strip = crossed_read(statements, vector, lanes), strip_loops(statements, vector)
     if crossed is not None:
@@ -94,13 +103,15 @@ def schedule_rows(
         if candidate is not None:
             length = min(length, 2 * lanes)
             unroll, unroll_extent = candidate.name, min(4, candidate.size)
+            taps = shared_taps(statements, candidate, unroll_extent)
         elif prod(axis.size for axis in outer) >= 8 * lanes * threads * PROGRAMS_PER_THREAD or threads == 1:
             length = _whole_vectors(extent, 8, lanes)
     tiled = {vector.name: length, unroll: unroll_extent}
     streams = _streams(statements, machine) if length % lanes == 0 else ()
     way = _way(statements, vector, length, lanes, machine, threads, streams)
     joined, stages = way.joined, way.starts
-    blocks = _programs(statements, outer, tiled, threads, len(stages))
+    near = {} if whole or not taps else near_blocks(statements, vector, tiled, machine)
+    blocks = _programs(statements, outer, tiled, threads, len(stages), near)
     places = {name: place for place, name in enumerate(order or (unroll, vector.name))}
     loops = [
         SpatialLoop(axis, tiled.get(axis.name, 1), blocks.get(axis.name, 1), lanes if axis == vector else 0)
@@ -111,9 +122,11 @@ def schedule_rows(
         asked += _prefetches_of_squares(statements, vector, crossed[0], lanes, machine)
     hints = _hints(statements, streams, joined, asked)
     along = (vector.name, length) if inside else None
-    tree = row_tree(statements, loops, along, lanes, hints, stages, joined, machine.caches)
+    tree = row_tree(statements, loops, along, lanes, hints, stages, joined, machine.caches, unrolled=taps)
     place = "an inner loop" if inside else "an outer loop"
     beside = f", {unroll_extent} points of {unroll} beside it" if unroll else ""
+    beside += "".join(f", all {axis.size} of {axis.name} in a step" for axis in taps)
+    beside += "".join(f", in {count} blocks whose windows L1 keeps" for count in near.values())
     beside += ", along the lines that are read" if order else ""
     decision = Decision(f"vector of {subject}", f"{length} points of {vector.name}{beside}", f"{place} with stride 1")
     return Kernel(statements, tree), way.explained(decision, prod(axis.size for axis in outer))
@@ -160,6 +173,7 @@ def row_tree(
     joined: Collection[str] = (),
     caches: Sequence[Cache] = (),
     filled: Collection[str] = (),
+    unrolled: Sequence[Axis] = (),
 ) -> TileTree:
     """Tiles of the outer `loops` around the passes, which run in turn or in a pipeline of rows.
 
@@ -167,9 +181,11 @@ def row_tree(
     `hints` are those of leaves, by name. `starts` numbers the passes over the inner loops with which the stages of a
     pipeline begin. Sums that are `joined` are in the pass of the reduction that they follow. Row buffers lie in the
     first of the `caches` that holds them beside the sums of the row, or in L1 where there are none. Stored values that
-    are `filled` have no pass of their own: the first one that reads them computes them.
+    are `filled` have no pass of their own: the first one that reads them computes them. A step has all points of the
+    inner loops that are `unrolled`.
     """
     buffers, inner = row_buffers(statements, joined), inner_loops(statements)
+    looped = [axis for axis in inner if axis not in unrolled]
     rows = [(loop.axis.name, loop.quantum) for loop in loops if loop.quantum > 1 and not loop.vector_lanes]
     across = next(((loop.axis.name, loop.quantum) for loop in loops if loop.vector_lanes), None)
     stages: list[list[list[Statement]]] = [[]]
@@ -183,17 +199,18 @@ def row_tree(
         swept += sweeps
         along = vector if sweeps and vector else across
         leaves = [Leaf(each.name, None, tuple((hints or {}).get(each.name, ()))) for each in step]
-        bodies = [register_tile(rows, along, lanes, leaf) for leaf in leaves]
+        points = [*((axis.name, axis.size) for axis in unrolled if sweeps), *rows]
+        bodies = [register_tile(points, along, lanes, leaf) for leaf in leaves]
         body = bodies[0] if len(bodies) == 1 else Scope(Kind.SEQ, tuple(bodies))
         stages[-1].append(step)
-        trees[-1].append(rooted(tile("L1", _trips(inner, vector) if sweeps else [], body)))
+        trees[-1].append(rooted(tile("L1", _trips(looped, vector) if sweeps else [], body)))
     groups = [group[0] if len(group) == 1 else Scope(Kind.SEQ, tuple(group)) for group in trees]
     tree = Scope(Kind.PIPE, tuple(groups)) if starts else groups[0]
     slots = rows_in_use(stages, statements)
     covers = covering(statements)
-    points = {axis: axis.size for axis in inner} | {loop.axis: loop.quantum for loop in loops}
+    extents = {axis: axis.size for axis in inner} | {loop.axis: loop.quantum for loop in loops}
     held = sum(
-        (slots if each.name in buffers else 1) * _row_bytes(each, points)
+        (slots if each.name in buffers else 1) * _row_bytes(each, extents)
         for each in statements
         if each.name in buffers or (each.address is None and each.name not in covers)
     )
@@ -401,7 +418,6 @@ def _prefetches_of_squares(
     The lines are more than a processor follows by itself: as many as the vector loop has points. A tensor that is read
     along the vector too has its hint for that, if any.
     """
-    l2 = machine.caches[1].bytes if len(machine.caches) > 1 else machine.caches[0].bytes
     steps: dict[str, list[int]] = {}
     tensors: dict[str, Tensor] = {}
     for each in statements:
@@ -414,7 +430,7 @@ def _prefetches_of_squares(
     hints = []
     for name, found in steps.items():
         size = dtypes.size_bytes(tensors[name].dtype)
-        far = int(tensors[name].shape[0]) * size > BEYOND_L2 * l2  # type: ignore[arg-type]
+        far = int(tensors[name].shape[0]) * size > BEYOND_L2 * l2_bytes(machine)  # type: ignore[arg-type]
         if far and all(abs(step) >= lanes for step in found):
             hints.append((0, Hint("prefetch", (name, SQUARE_PREFETCH_BYTES // size, lanes))))
     return hints
@@ -467,16 +483,27 @@ def _sweep_bytes(statements: Statements, vector: Axis) -> int:
 
 
 def _programs(
-    statements: Statements, loops: Sequence[Axis], tiled: dict[str, int], threads: int, stages: int = 0
-) -> dict[str, int]:  # fmt: skip
-    """Distribute outer loops, outermost first, until programs are small or many; a pipeline wants long ones."""
+    statements: Statements,
+    loops: Sequence[Axis],
+    tiled: Mapping[str, int],
+    threads: int,
+    stages: int = 0,
+    near: Mapping[str, int] | None = None,
+) -> dict[str, int]:
+    """Distribute outer loops, outermost first, until programs are small or many; a pipeline wants long ones.
+
+    The blocks of loops in `near` are given.
+    """
     work = point_count(statements) * _cost_per_point(statements)
     most = (2 * PROGRAMS_PER_THREAD if stages else 64) * threads
     wanted = min(max(1, work // ELEMENTS_PER_PROGRAM), most)
     if threads == 1:
         wanted = 1
-    blocks: dict[str, int] = {}
+    blocks = dict(near or {})
+    wanted = -(-wanted // prod(blocks.values()))
     for axis in loops:
+        if axis.name in blocks:
+            continue
         tiles = -(-axis.size // tiled.get(axis.name, 1))
         share = int(min(tiles, wanted))
         if share > 1:

@@ -73,7 +73,7 @@ class RowTime:
         arithmetic = loads = stores = moved = 0.0
         read: dict[str, int] = {}
         for each in step:
-            arithmetic += accumulation_instructions(each)
+            arithmetic += accumulation_instructions(each, self.vector)
             if each.name in joined:
                 arithmetic += following_instructions(each, self.machine)
                 continue

@@ -15,7 +15,7 @@ from tilewright.expr import GraphBuilder, Tensor
 from tilewright.expr.ops import conv, elementwise, indexing, linalg, reduce, shape
 from tilewright.expr.ordered import Ordered
 from tilewright.machine import resolve_cpu
-from tilewright.operator.cycles import INSTRUCTIONS, nest_cycles
+from tilewright.operator.cycles import INSTRUCTIONS, accumulation_instructions, nest_cycles
 from tilewright.tiles.notation import parse_tree, print_tree
 
 
@@ -77,6 +77,35 @@ def test_what_an_unrolled_loop_shares_is_loaded_once() -> None:
     assert alone != text
     once = replace(kernel.scheduled, tree=parse_tree(alone))
     assert nest_cycles(once, resolve_cpu("znver5")) > kernel.cycles
+
+
+def test_points_that_a_row_of_a_window_shares_are_loaded_once() -> None:
+    def build(b: GraphBuilder) -> Tensor:
+        image = shape.transpose(b.input("x", (1, 20, 20, 32), "f32"), (0, 3, 1, 2))
+        return shape.transpose(conv.depthwise_conv(image, b.input("w", (32, 1, 3, 3), "f32")), (0, 2, 3, 1))
+
+    texts = {kernel: print_tree(kernel.scheduled.tree) for kernel in kernels(build, "znver3")}
+    kernel, text = next((each, text) for each, text in texts.items() if "@L1" in text)
+    apart = re.sub(r"@L1 for (\w+:3) \{ @REG unroll (\w+:3), ", r"@L1 for \1, \2 { @REG unroll ", text)
+    assert apart != text
+    assert nest_cycles(replace(kernel.scheduled, tree=parse_tree(apart)), resolve_cpu("znver3")) > kernel.cycles
+
+
+@pytest.mark.parametrize(
+    ("function", "dtype", "along", "expected"),
+    [("mul", "f32", False, 0), ("mul", "f32", True, 1), ("sub", "f32", False, 1), ("mul", "i32", False, 1)],
+)
+def test_a_product_is_added_by_the_instruction_that_multiplies(
+    function: str, dtype: str, along: bool, expected: int
+) -> None:
+    def build(b: GraphBuilder) -> Tensor:
+        x = elementwise.binary(b.input("x", (64, 64), dtype), b.input("z", (64, 64), dtype), function)
+        return reduce.reduce_sum(x, [0])
+
+    (kernel,) = kernels(build)
+    statement = next(each for each in kernel.scheduled.statements if each.accum is not None)
+    vector = statement.reduce[0] if along else statement.axes[-1]
+    assert accumulation_instructions(statement, vector) == expected
 
 
 def reduction(rows: int, columns: int, accum: str = "sum") -> float:
