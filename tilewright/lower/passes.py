@@ -394,7 +394,8 @@ class Passes:
     def _points(
         self, each: Pass, where: dict[Axis, Expr], counters: dict[Axis, SSAValue], body: Step, carried: list[SSAValue]
     ) -> list[SSAValue]:  # fmt: skip
-        """One step at every point of the unrolled inner loops, which are numbers there."""
+        """One step at every point of the unrolled inner loops, which are numbers there; blocks cut none of them."""
+        assert not self.blocks.keys() & set(each.unrolled), "a block has fewer points at the end of a loop"
         dims = {axis: position for position, axis in enumerate(self.point.dims)}
         for points in product(*(range(axis.size) for axis in each.unrolled)):
             numbers = {axis: Const(point, INDEX) for axis, point in zip(each.unrolled, points, strict=True)}

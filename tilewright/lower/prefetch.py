@@ -23,7 +23,7 @@ from tilewright.lower.loops import Point
 from tilewright.tiles.loops import SpatialLoop
 from tilewright.tiles.product import Operand
 
-MOST_LINES = 5  # of b that one step asks for; more would hold up the products
+LINES_OF_STEP = 5  # of b that one step asks for; more would hold up the products (2 x 5 sums ask for 5: Zen 3)
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def prefetch_block(
     lines = -(-elements * size // line_bytes)
     share = -(-lines // tiles)
     at_once = -(-share // prod(steps.counts))
-    if at_once > MOST_LINES:
+    if at_once > LINES_OF_STEP:
         return
     turn = steps.number(builder, counters, -(-share // at_once) - 1)
     line = line_bytes // size  # in elements

@@ -253,7 +253,8 @@ class _Blocked:
 
     def _columns(self, point: Point) -> None:
         """All blocks of k for one panel of columns; the last one finishes the sums that wait in scratch."""
-        builder, block, whole = self.builder, self._steps()[0], self._whole()
+        builder, block, (first, *inner) = self.builder, self._steps()[0], self.work.depth
+        whole = first.size if inner else self.tree.whole_steps
         count = -(-int(self.work.depth[0].extent) // self.tree.k_block)  # type: ignore[arg-type]
         self.tiler.visit(self.inside, lambda p: self._tile(p).clear(self._partial(p)), point)
 
@@ -270,14 +271,6 @@ class _Blocked:
             return []
 
         builder.loop(builder.index(0), builder.index(count), run)
-
-    def _whole(self) -> int:
-        """Whole steps of the first k loop."""
-        first, *rest = (int(axis.extent) for axis in self.work.depth)  # type: ignore[arg-type]
-        if rest:
-            return first
-        group = self.work.group
-        return (-(-first // group) * group if self.work.whole_groups else first) // self.tree.step
 
     def _tile(self, point: Point, hints: Hints | None = None) -> _Tile:
         return _Tile(self.builder, self.tree, self.memory, point, hints)
@@ -416,8 +409,8 @@ class _Tile(OutputTile):
         total: SSAValue,
         span: tuple[SSAValue, SSAValue, SSAValue] | None,
     ) -> SSAValue:
-        """Products over the k loops `axes`; `span` has the bounds of the first of them, and whether it is the last part
-        of that loop (None: all of it).
+        """Products over the k loops `axes`; all of the first one, or those of a `span`: its first step, its end, and
+        whether it is the last span, which has the points that whole steps leave over.
         """
         axis, *rest = axes
         builder, extent = self.builder, int(axis.extent)  # type: ignore[arg-type]
@@ -434,7 +427,8 @@ class _Tile(OutputTile):
         step, group = self.tree.step, self.work.group
         if self.work.whole_groups:
             extent = -(-extent // group) * group
-        full, ragged = divmod(extent, step)
+        full = self.tree.whole_steps
+        ragged = extent - full * step
         counter = TileAxis(f"{axis.name}.t", max(full, 1))
         part = TileAxis(f"{axis.name}.i", step)
 

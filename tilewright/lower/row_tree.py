@@ -10,6 +10,7 @@ here, so that the rest of the lowering may rely on it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 from tilewright.dataclass import dataclass
 from tilewright.expr.core import Axis
@@ -19,6 +20,8 @@ from tilewright.tiles.kernel import Kernel, Statement
 from tilewright.tiles.loops import SpatialLoop
 from tilewright.tiles.parts import RegisterTile, factors, program_of, register_tiles, spatial_loop
 from tilewright.tiles.tree import Binding, Hint, InvalidTree, Kind, Leaf, Node, Scope, Stage, Tile, walk
+
+MOST_POINTS = 64  # of inner loops in one step, whose code is written out; the rules take 8
 
 
 @dataclass(frozen=True)
@@ -142,12 +145,21 @@ class RowTree:
         expected = {name: max(1, trips) for name, trips in wanted.items()}
         last = "" if each.vector is None else each.vector.name
         if dict(steps) != expected or (last and list(steps)[-1] != last):
-            fact = f"loops at L1 are {_loops_text(steps)} around {_text(each.tile)}"
-            raise InvalidTree(fact, where=where, help=f"{_loops_text(expected)}, the vector's loop innermost")
-        parts = [axis for axis in each.unrolled if last or not sweeps or each.tile.along(axis.name) != axis.size]
-        if parts:
-            fact = f"a step has {_loops_text({axis.name: each.tile.along(axis.name) for axis in parts})}"
-            help = "inner loops with one point in a step, or all, or one vector of the only one with several"
+            fact = f"loops at L1 are {_loops_text(steps) or 'none'} around {_text(each.tile)}"
+            help = _loops_text(expected) or "no loop at L1"
+            raise InvalidTree(fact, where=where, help=f"{help}, the vector's loop {last} innermost" if last else help)
+        self._check_unrolled(each, sweeps, where)
+
+    def _check_unrolled(self, each: Pass, sweeps: bool, where: str) -> None:
+        """Raises InvalidTree where a step has a part of an inner loop, or more points than are written out."""
+        points = {axis.name: each.tile.along(axis.name) for axis in each.unrolled}
+        parts = [axis for axis in each.unrolled if points[axis.name] != axis.size]
+        fact = f"a step has {_loops_text(points)}"
+        if each.unrolled and (parts or each.vector is not None or not sweeps):
+            help = "all points of an inner loop in a step, or one, or a vector along the only inner loop"
+            raise InvalidTree(fact, where=where, help=help)
+        if prod(points.values()) > MOST_POINTS:
+            help = f"at most {MOST_POINTS} points of inner loops in a step, others at L1"
             raise InvalidTree(fact, where=where, help=help)
 
     def _check_buffers(self) -> None:

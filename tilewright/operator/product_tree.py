@@ -57,6 +57,12 @@ class ProductTree:
         """Points of the last depth loop in one product."""
         return self.tile.get(self.work.depth[-1].name, 1)
 
+    @property
+    def whole_steps(self) -> int:
+        """Whole steps of the last depth loop; points that are left over are a step of their own."""
+        last, group = self.work.depth[-1].size, self.work.group
+        return (-(-last // group) * group if self.work.whole_groups else last) // self.step
+
     def tree(self) -> TileTree:
         """The grid around the tiles of a program around steps of the depth and the epilogue.
 

@@ -584,6 +584,11 @@ def _require_steps_of_rows(product: ProductTree, rows: Rows, summed: Sequence[Sp
     for loop in summed:
         for leaf, tile in register_tiles(rows.tree):
             points = tile.along(loop.axis.name)
+            if points > 1 and tile.vector != loop.axis.name:
+                raise InvalidTree(
+                    f"a step of {leaf.op} has {points} points of {loop.axis.name}, which blocks cut",
+                    where="tile tree", help=f"one point of {loop.axis.name} in a step, or a vector along it",
+                )  # fmt: skip
             if loop.quantum % points:
                 raise InvalidTree(
                     f"a block of {loop.axis.name} has {loop.quantum} points, a step of {leaf.op} {points}",

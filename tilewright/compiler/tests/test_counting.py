@@ -46,6 +46,11 @@ PRODUCT = """
     input W: f32[20, 35]
     Y: f32[i:14, j:35] += X[i, k] * W[k, j] over k:20
     output Y"""
+TILES = """
+    input X: f32[30, 11]
+    input W: f32[11, 48]
+    Y: f32[i:30, j:48] += X[i, k] * W[k, j] over k:11
+    output Y"""
 EPILOGUE = """
     input X: f32[14, 20]
     input W: f32[20, 35]
@@ -69,10 +74,10 @@ CONVOLUTION = """
     Y: f32[n:1, f:10, h:5, w:6] += X[n, c, h + r, w + s] * W[f, c, r, s] over c:3, r:3, s:3
     output Y"""
 DEEP = """
-    input X: f32[13, 2100]
+    input X: f32[29, 2100]
     input W: f32[2100, 20]
-    Y: f32[i:13, j:20] += X[i, k] * W[k, j] over k:2100
-    Z: f32[i:13, j:20] = max(Y[i, j], 1.0)
+    Y: f32[i:29, j:20] += X[i, k] * W[k, j] over k:2100
+    Z: f32[i:29, j:20] = max(Y[i, j], 1.0)
     output Z"""
 ATTENTION = """
     input Q: f32[2, 13, 6]
@@ -246,7 +251,7 @@ def moved(counts: list[KernelCount], kernel: str, level: str, tensor: str) -> Mo
 
 def test_an_epilogue_in_a_loop_reads_whole_tiles() -> None:
     """Of 37 columns the last 3 of 40 are padding."""
-    whole, looped = "@REG unroll m:12, l:1 { par l:8 { op F } }", "@L1 for m:12, l:1 { @REG par l:8 { op F } }"
+    whole, looped = "@REG unroll m:2, l:5 { par l:8 { op F } }", "@L1 for m:2, l:5 { @REG par l:8 { op F } }"
     counts = counted(CHAIN, V3, trees=edited(CHAIN, "C+F+E", whole, looped))
     assert moved(counts, "C+F+E", "L1", "C") == Moved(2 * 21 * 37, 0, 2 * 21 * 37)
     (row,) = (row for each in counts for row in each.levels["REG"] if each.kernel == "C+F+E" and row.tensor == "C")
@@ -393,9 +398,9 @@ def test_ordered_kernels_are_not_counted(machine: Cpu) -> None:
 @pytest.mark.parametrize(
     ("text", "before", "after", "tensors"),
     [
-        (PRODUCT, "@L2 for j:3, i:3", "@L2 for i:3, j:3", {"X", "W"}),  # another order of tiles
+        (TILES, "@L2 for j:3, i:5", "@L2 for i:5, j:3", {"X", "W"}),  # another order of tiles
         (CHAIN, "@DRAM par b:2", "@DRAM for b:2", set()),  # which moves the same
-        (CHAIN, "seq[@L2 for l:5", "shar[@L2 for l:5", set()),  # no child reads what another one has read
+        (CHAIN, "seq[@L2 for l:1", "shar[@L2 for l:1", set()),  # no child reads what another one has read
     ],
 )
 def test_a_program_of_another_tree_is_found(

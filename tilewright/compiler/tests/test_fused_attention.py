@@ -269,6 +269,9 @@ def test_a_tree_with_blocks_of_keys_is_what_runs() -> None:
         ("@L1 for l:2 { @REG unroll l:4 { par l:16 { op attention.weights.max",
          "@L1 for l:1 { @REG unroll l:12 { par l:16 { op attention.weights.max",
          "a block of l has 128 points, a step of attention.weights.max 192"),
+        ("@L1 for l:2 { @REG unroll l:4 { par l:16 { op attention.weights.max } } }",
+         "@REG unroll l:128 { op attention.weights.max }",
+         "a step of attention.weights.max has 128 points of l, which blocks cut"),
         ("stage attention.sum in L2", "stage attention.scores in L2", "stage attention.scores in L2 slots 1 does not"),
     ],
 )  # fmt: skip

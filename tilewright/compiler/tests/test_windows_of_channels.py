@@ -27,6 +27,7 @@ from tilewright.operator.statements import Statements
 from tilewright.options import Options
 from tilewright.tiles.notation import parse_tree, print_tree
 from tilewright.tiles.parts import program_of, register_tiles
+from tilewright.tiles.tree import to_json
 
 MACHINE = resolve_cpu("znver3")  # L1 of 32 KiB, L2 of 512 KiB, registers of 8 lanes of f32
 PER_TILE = 16  # points of the channels in a register tile there
@@ -200,7 +201,11 @@ def test_windows_in_a_chain_agree(fuse: str) -> None:
     graph = windows(331, 9)
     x = np.random.default_rng(1).standard_normal((1, 3, 9, 9)).astype("f4")
     (expected,) = evaluate(graph, [x], precise=True, wide=True)
-    y = compile_graph(graph, threads=1, options=Options(cache=False, fuse=fuse))(x)
+    options = Options(cache=False, fuse=fuse)
+    trees = [print_tree(each.scheduled.tree) for each in make_plan(graph, MACHINE, 1, options).kernels]
+    (tree,) = (each for each in trees if "op windows" in each)
+    assert (tree.count("fma_") > 1) == (fuse == "always")
+    y = compile_graph(graph, threads=1, options=options)(x)
     assert np.abs(y - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
@@ -236,10 +241,33 @@ def test_other_loops_of_a_window_may_be_in_a_step(other: str, monkeypatch: pytes
     assert module.artifact.program != usual.artifact.program
 
 
-@pytest.mark.parametrize("other", [r"@L1 for \1:3 { @REG unroll \2:2, ", r"@L1 for \1:3, \2:2 { @REG unroll \2:2, "])
-def test_a_part_of_a_window_in_a_step_is_refused(other: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(CompileError, match=r"a step has|coverage|loops at L1"):
+@pytest.mark.parametrize(
+    ("other", "message", "help"),
+    [
+        (r"@L1 for \1:3 { @REG unroll \2:2, ", "L1 coverage", "make "),
+        (r"@L1 for \1:3 { @REG unroll \2:4, ", "a step has ", "all points of an inner loop"),
+        (r"@L1 for \1:3 { @REG unroll \2:3, \1:1, ", "loops at L1 are ", "no loop at L1"),
+    ],
+)
+def test_a_part_of_a_window_in_a_step_is_refused(
+    other: str, message: str, help: str, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    with pytest.raises(CompileError, match=message) as caught:
         edited(other, monkeypatch)
+    assert caught.value.where
+    assert help in caught.value.help
+
+
+def test_points_of_a_long_sum_are_not_all_written_out() -> None:
+    """A step of a sum over 65 rows would have 65 times 8 vectors."""
+    b = GraphBuilder()
+    graph = b.finish([reduce.reduce_sum(b.input("x", (65, 64), "f32"), [0], name="sum")])
+    (kernel,) = make_plan(graph, MACHINE, 1, options=UNFUSED).kernels
+    text = "@L2 for i1:1 { @REG unroll r0:65, i1:8 { par i1:8 { op sum } } }"
+    trees = {kernel.name: to_json(parse_tree(text))}
+    with pytest.raises(CompileError, match="a step has") as caught:
+        compile_graph(graph, MACHINE.name, threads=1, options=replace(UNFUSED, trees=trees))
+    assert "at most 64 points" in caught.value.help
 
 
 # Multiply-adds --------------------------------------------------------------------------------------------------------
@@ -255,6 +283,7 @@ def test_products_are_added_by_multiply_adds() -> None:
     assert "arith.mulf" not in text.partition("scf.yield")[0], "no product is rounded before it is added"
 
 
+@pytest.mark.skipif("fma" not in resolve_cpu("host").features, reason="this machine has no multiply-adds")
 def test_a_product_is_rounded_once() -> None:
     """(1 + e)^2 - (1 + 2e) is e^2, which a product that is rounded loses."""
     b, e = GraphBuilder(), 2.0**-13

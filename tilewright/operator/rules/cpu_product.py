@@ -43,7 +43,7 @@ SHARED_CYCLES = 1024  # of a product: another thread begins some 500 cycles late
 NEAR = 0.8  # of L1, what a panel and the rows of a tile may take
 FEWEST_TILES = 5  # of rows that reuse a panel in L1, below which sums that come and go take what that saves: Zen 3
 FEWEST_BLOCKS = 3  # of k in L1: with two, sums that come and go take more than that saves (Zen 3)
-MOST_LINES = 4  # of rows of a tile in one set of L1, beside which a panel stays: 4 of 8 ways, but not 6 (Zen 3)
+MOST_OF_SET = 0.5  # of the ways of L1, what rows of a tile may take of one set beside a panel: 4 of 8, not 6 (Zen 3)
 HIDDEN = 0.25  # of a step, up to which L2 gives b beside the multiply-adds: Zen 3
 ARRIVING = 1 / 32  # of the multiply-adds of a program, what bringing a panel from beyond L2 may take: Zen 3
 MOST_PROGRAMS = 64  # per thread whose distribution is followed one by one; more are even enough
@@ -220,7 +220,7 @@ def _walks_along_lines(work: Product, tile: Mapping[str, int], machine: Cpu) -> 
         return False
     near = abs(form.coefficient(work.depth[0])) * dtypes.size_bytes(work.a.tensor.dtype) < first.line_bytes
     rows = [tile.get(axis.name, 1) for axis in work.rows]
-    return near and lines_in_one_set(work.a, work.rows, rows, first) <= MOST_LINES
+    return near and lines_in_one_set(work.a, work.rows, rows, first) <= MOST_OF_SET * first.lines_per_set
 
 
 def _waits_for_panels(work: Product, tile: Mapping[str, int], machine: Cpu) -> bool:

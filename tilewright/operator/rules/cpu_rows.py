@@ -73,7 +73,7 @@ def schedule_rows(
 ) -> tuple[Kernel, Decision]:
     """The kernel of these statements; vectors have `lanes` lanes where an instruction was chosen.
 
-    Neighbours along loops in `single` do not share a register tile. Loops are `whole` where nothing is distributed.
+    Neighbours along loops in `single` do not share a register tile. With `whole` channels have no blocks of their own.
     """
     statements = nonpositive_exponentials(with_following(statements))
     lanes = lanes or vector_lanes(machine)
@@ -492,7 +492,7 @@ def _programs(
 ) -> dict[str, int]:
     """Distribute outer loops, outermost first, until programs are small or many; a pipeline wants long ones.
 
-    The blocks of loops in `near` are given.
+    Loops in `near` have so many blocks already.
     """
     work = point_count(statements) * _cost_per_point(statements)
     most = (2 * PROGRAMS_PER_THREAD if stages else 64) * threads

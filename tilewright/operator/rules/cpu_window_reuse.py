@@ -1,7 +1,7 @@
 """Rules for windows on CPUs: what neighbours in a register tile share, and blocks of channels that stay in L1.
 
 Vectors run along an outer loop, as the channels of an image where these lie innermost. `shared_taps` says which loop of
-the window a step has all points of, `near_blocks` in how many blocks the vectors' loop is walked around all others.
+the window a step has all points of, `near_blocks` into how many blocks the vectors' loop is cut, outside of all others.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def near_blocks(statements: Statements, vector: Axis, tiled: Mapping[str, int], 
     whole = vector.size * tile_bytes <= l1_bytes
     if within or large or whole or _is_hidden(statements, vector, tiled, tile_bytes, machine):
         return {}
-    row_bytes = _window_bytes(statements, vector, neighbours)
+    channel_bytes = _window_bytes(statements, vector, neighbours)
     least = -(-RUN_BYTES // (quantum * dtypes.size_bytes(statements[-1].tensor.dtype)))
-    most = max(least, int(KEPT_IN_L1 * l1_bytes) // (row_bytes * quantum))
+    most = max(least, int(KEPT_IN_L1 * l1_bytes) // (channel_bytes * quantum))
     blocks = _even_blocks(-(-vector.size // quantum), most, least)
     return {vector.name: blocks} if blocks > 1 and least * quantum * tile_bytes <= l1_bytes else {}
 
@@ -77,8 +77,8 @@ def _is_hidden(
     l2 = machine.caches[min(1, len(machine.caches) - 1)]
     vector_bytes = machine.vector_bits / 8
     neighbours = prod(points for name, points in tiled.items() if name != vector.name)
-    vectors = tile_bytes / dtypes.size_bytes(statements[0].tensor.dtype)
-    return vectors * vector_bytes / (l2.bytes_per_cycle or vector_bytes) <= neighbours * computed
+    lanes = machine.vector_bits // 32
+    return tile_bytes * lanes / (l2.bytes_per_cycle or vector_bytes) <= neighbours * computed
 
 
 def _even_blocks(tiles: int, most: int, least: int) -> int:
@@ -97,9 +97,9 @@ def _even_blocks(tiles: int, most: int, least: int) -> int:
 
 def _window_bytes(statements: Statements, vector: Axis, points: Mapping[Axis, int]) -> int:
     """Bytes that so many points of outer loops read through their windows, at one point of the vector's loop."""
-    walked = {**points, **{axis: axis.size for axis in inner_loops(statements)}}
+    extents = {**points, **{axis: axis.size for axis in inner_loops(statements)}}
     return sum(
-        len(_places(*((form.coefficient(axis), size) for axis, size in walked.items())))
+        len(_places(*((form.coefficient(axis), size) for axis, size in extents.items())))
         * dtypes.size_bytes(tensor.dtype)
         for tensor, form in _read_along(statements, vector).items()
     )
@@ -116,14 +116,14 @@ def _read_along(statements: Statements, vector: Axis) -> dict[Tensor, Affine]:
     return found
 
 
-def _overlap(*walks: tuple[int, int]) -> bool:
+def _overlap(*loops: tuple[int, int]) -> bool:
     """Whether loops, each with its step and its points, come to some address several times."""
-    return len(_places(*walks)) < prod(points for _, points in walks)
+    return len(_places(*loops)) < prod(points for _, points in loops)
 
 
-def _places(*walks: tuple[int, int]) -> set[int]:
+def _places(*loops: tuple[int, int]) -> set[int]:
     """Where loops come to, each with its step and its points."""
     places = {0}
-    for step, points in walks:
+    for step, points in loops:
         places = {place + step * point for place in places for point in range(points)}
     return places

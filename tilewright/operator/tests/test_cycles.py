@@ -86,9 +86,9 @@ def test_points_that_a_row_of_a_window_shares_are_loaded_once() -> None:
 
     texts = {kernel: print_tree(kernel.scheduled.tree) for kernel in kernels(build, "znver3")}
     kernel, text = next((each, text) for each, text in texts.items() if "@L1" in text)
-    apart = re.sub(r"@L1 for (\w+:3) \{ @REG unroll (\w+:3), ", r"@L1 for \1, \2 { @REG unroll ", text)
-    assert apart != text
-    assert nest_cycles(replace(kernel.scheduled, tree=parse_tree(apart)), resolve_cpu("znver3")) > kernel.cycles
+    separate = re.sub(r"@L1 for (\w+:3) \{ @REG unroll (\w+:3), ", r"@L1 for \1, \2 { @REG unroll ", text)
+    assert separate != text
+    assert nest_cycles(replace(kernel.scheduled, tree=parse_tree(separate)), resolve_cpu("znver3")) > kernel.cycles
 
 
 @pytest.mark.parametrize(
