@@ -378,7 +378,7 @@ def test_a_product_of_a_copied_image_is_right(
 ) -> None:
     """With caches of 2, 8 and 64 KiB no cache keeps the lines of small images."""
     machine = machine_with_small_caches(tmp_path, (2, 8, 64), "x86-64-v3")
-    graph = pointwise(size, 101, channels, stride, dtype)
+    graph = pointwise(size, 517, channels, stride, dtype)
     assert copies_of_image(make_plan(graph, resolve_cpu(machine), threads))
     is_exact(graph, machine, threads)
 

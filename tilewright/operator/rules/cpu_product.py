@@ -4,10 +4,10 @@ A register tile has MR rows (points of the m loops) and NR vectors along n, with
 which the chosen instruction has outer products of registers. Cycles of one step of k are the largest of: multiply-adds
 over `fma_units`; MR broadcasts and NR loads over `loads_per_cycle`; the latency of a chain of multiply-adds. The tile
 with the fewest cycles over the whole iteration space, ragged tiles included, wins; with few rows, the time in which
-panels of b come from beyond L2 counts too. A program takes as many rows as keep its part of a in half of L2, and more
-where a panel of b would take too large a part of their time to come from beyond L2. It walks the panels of b outside
-and the rows inside, so that a panel stays near while the rows pass by. For several threads, tiles within a tenth of the
-fewest cycles compete by the time of the busiest thread.
+panels of b come from beyond L2 counts too. A program takes as many rows as keep its part of a in half of L2. It takes
+more where k is cut in blocks, which ask for rows ahead, and a panel of b would take too large a part of their time to
+come from beyond L2. It walks the panels of b outside and the rows inside, so that a panel stays near while the rows
+pass by. For several threads, tiles within a tenth of the fewest cycles compete by the time of the busiest thread.
 """
 
 from __future__ import annotations
@@ -257,7 +257,9 @@ def _blocks(work: Product, machine: Cpu, threads: int, tile: dict[str, int], a_b
     rows = prod(axis.size for axis in work.rows)
     bytes_of_row = max(1, min(a_bytes / max(1, rows), row_bytes(work)))
     wanted_rows = max(1, int(near_bytes / 2 / bytes_of_row))
-    remaining = min(-(-rows // wanted_rows), max(1, rows // _rows_of_arriving(work, machine)))
+    remaining = -(-rows // wanted_rows)
+    if depth_blocks(work, tile, machine) > 1:
+        remaining = min(remaining, max(1, rows // _rows_of_arriving(work, machine)))
     programs = prod(blocks.values())
     goal = threads * PROGRAMS_PER_THREAD
     n_tiles = -(-work.columns.size // tile[work.columns.name])
