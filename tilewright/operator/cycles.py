@@ -19,7 +19,7 @@ from tilewright.machine.description import Cpu
 from tilewright.machine.roofline import OVERLAP
 from tilewright.operator.product_point import ProductPoint
 from tilewright.operator.row_lines import crowded, line_cycles
-from tilewright.operator.statements import is_multiply_add
+from tilewright.operator.statements import is_multiply_add, places
 from tilewright.tiles.kernel import Kernel, Statement, joined
 from tilewright.tiles.parts import RegisterTile, register_tiles
 from tilewright.tiles.product import Product
@@ -248,10 +248,8 @@ def _distinct(index: Expr, unrolled: Mapping[Axis, int]) -> float:
     form = affine(index)
     if form is None:
         return 1.0
-    places = {0}
-    for axis, points in unrolled.items():
-        places = {place + form.coefficient(axis) * point for place in places for point in range(points)}
-    return len(places) / prod(unrolled.values())
+    distinct = places((form.coefficient(axis), points) for axis, points in unrolled.items())
+    return len(distinct) / prod(unrolled.values())
 
 
 def slowest_port(arithmetic: float, loads: float, stores: float, machine: Cpu) -> float:

@@ -6,7 +6,7 @@ does a statement that *covers* them, which has a value for every inner point. A 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -51,6 +51,14 @@ def is_multiply_add(body: Expr, dtype: str) -> bool:
     if not isinstance(body, Apply) or body.function != "mul":
         return False
     return all(each.dtype == dtype in MULTIPLY_ADDS for each in (body, *body.args))
+
+
+def places(loops: Iterable[tuple[int, int]]) -> set[int]:
+    """The addresses that loops come to, each with its step and its points."""
+    found = {0}
+    for step, points in loops:
+        found = {place + step * point for place in found for point in range(points)}
+    return found
 
 
 def over(outer: Sequence[Axis], inner: Sequence[Axis], statements: Sequence[Statement]) -> Statements:

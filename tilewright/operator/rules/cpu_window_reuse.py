@@ -15,7 +15,7 @@ from tilewright.expr.core import Axis, Read, Tensor, walk
 from tilewright.machine.description import Cpu
 from tilewright.operator.cycles import accumulation_instructions, body_counts, slowest_port
 from tilewright.operator.rules.cpu_product import l2_bytes
-from tilewright.operator.statements import Statements, addresses, inner_loops, outer_loops
+from tilewright.operator.statements import Statements, addresses, inner_loops, outer_loops, places
 
 MOST_TAPS = 8  # points of a window's loop that are unrolled
 KEPT_IN_L1 = 0.625  # of L1: with vectors of AVX2 on a Zen 3, 3 x 3 windows of 7 x 7 and 14 x 14 were fastest so
@@ -50,10 +50,8 @@ def near_blocks(statements: Statements, vector: Axis, tiled: Mapping[str, int], 
     neighbours = {axis: axis.size for axis in outer_loops(statements) if axis != vector and axis.name in tiled}
     tile_bytes = _window_bytes(statements, vector, {axis: tiled[axis.name] for axis in neighbours})
     l1_bytes, quantum, read = machine.caches[0].bytes, tiled[vector.name], _read_along(statements, vector)
-    within = any(
-        0 < abs(form.coefficient(axis)) < vector.size for form in read.values() for axis in inner_loops(statements)
-    )
-    large = max((tensor.size_bytes for tensor in read), default=0) > BEYOND_L2 * l2_bytes(machine)
+    within = any(0 < abs(form.coefficient(axis)) < vector.size for _, form in read for axis in inner_loops(statements))
+    large = max((tensor.size_bytes for tensor, _ in read), default=0) > BEYOND_L2 * l2_bytes(machine)
     whole = vector.size * tile_bytes <= l1_bytes
     if within or large or whole or _is_hidden(statements, vector, tiled, tile_bytes, machine):
         return {}
@@ -99,31 +97,24 @@ def _window_bytes(statements: Statements, vector: Axis, points: Mapping[Axis, in
     """Bytes that so many points of outer loops read through their windows, at one point of the vector's loop."""
     extents = {**points, **{axis: axis.size for axis in inner_loops(statements)}}
     return sum(
-        len(_places(*((form.coefficient(axis), size) for axis, size in extents.items())))
-        * dtypes.size_bytes(tensor.dtype)
-        for tensor, form in _read_along(statements, vector).items()
+        len(places((form.coefficient(axis), size) for axis, size in extents.items())) * dtypes.size_bytes(tensor.dtype)
+        for tensor, form in _read_along(statements, vector)
     )
 
 
-def _read_along(statements: Statements, vector: Axis) -> dict[Tensor, Affine]:
-    """The tensors that are read along a loop, with the address of a read of each."""
-    found: dict[Tensor, Affine] = {}
+def _read_along(statements: Statements, vector: Axis) -> list[tuple[Tensor, Affine]]:
+    """What is read along a loop: tensors with the addresses that they are read at, each once."""
+    found: list[tuple[Tensor, Affine]] = []
     for each in statements:
         for read in walk(each.body):
-            form = affine(read.indices[0]) if isinstance(read, Read) and read.indices else None
-            if form is not None and isinstance(read, Read) and form.coefficient(vector):
-                found[read.tensor] = form
+            if not isinstance(read, Read) or not read.indices:
+                continue
+            form = affine(read.indices[0])
+            if form is not None and form.coefficient(vector) and (read.tensor, form) not in found:
+                found.append((read.tensor, form))
     return found
 
 
 def _overlap(*loops: tuple[int, int]) -> bool:
     """Whether loops, each with its step and its points, come to some address several times."""
-    return len(_places(*loops)) < prod(points for _, points in loops)
-
-
-def _places(*loops: tuple[int, int]) -> set[int]:
-    """Where loops come to, each with its step and its points."""
-    places = {0}
-    for step, points in loops:
-        places = {place + step * point for place in places for point in range(points)}
-    return places
+    return len(places(loops)) < prod(points for _, points in loops)
