@@ -139,7 +139,7 @@ WIDEST = 8  # registers in a row of accumulators: a panel of Src2 twice as wide 
 
 
 def family(base: Intrinsic, registers: int, *, scalars: int = SCALARS) -> tuple[Intrinsic, ...]:
-    """The outer products of `base` that no other one contains, the optimum first.
+    """The outer products of `base` that no other one contains; the optimum, if it is among them, is the first.
 
     A kernel may use fewer rows and registers than its record has, so these cover all that fit `registers`.
     """
@@ -148,7 +148,7 @@ def family(base: Intrinsic, registers: int, *, scalars: int = SCALARS) -> tuple[
 
 @cache
 def _largest(registers: int, scalars: int) -> tuple[tuple[int, int], ...]:
-    """Rows and registers of the outer products that fit and that no other one contains, the optimum first."""
+    """Rows and registers of the outer products that fit and that no other one contains, as `family` has them."""
     kernels = [
         MicroKernel(mi, ni, _broadcasts(mi, scalars)) for mi in range(1, registers) for ni in range(1, WIDEST + 1)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from tilewright.expr.ops.shape import reshape
 from tilewright.instruction.relayout import PREFIX, fold_constants
 from tilewright.machine.registry import resolve_cpu
 from tilewright.options import Options
+from tilewright.tiles.notation import print_tree
 
 RNG = np.random.default_rng(0)
 
@@ -403,3 +405,13 @@ def test_a_product_of_more_than_a_few_rows_packs_its_second_input(rows: int, pan
     x, w = b.input("X", (rows, 2048), "f32"), b.input("W", (2048, 2048), "f32")
     plan = make_plan(b.finish([linalg.matmul(x, w)]), resolve_cpu("znver3"), 1)
     assert any(decision.subject == "layout of W" for decision in plan.decisions) == panels
+
+
+def test_blocks_of_few_rows_ask_for_the_next_block_of_b() -> None:
+    """A step of 4 rows, in tiles of 2 by 5 vectors, asks for 5 lines of the next block beside the rows of a."""
+    b = GraphBuilder()
+    w = b.constant(np.ones((2048, 2048), np.float32), "W")
+    graph = b.finish([linalg.matmul(b.input("X", (4, 2048), "f32"), w)])
+    program = compile_graph(graph, "x86-64-v3", threads=1, options=Options(cache=False)).artifact.program
+    assert "_2x40x4" in print_tree(make_plan(graph, resolve_cpu("x86-64-v3"), 1).kernels[-1].scheduled.tree)
+    assert re.search(r"tile\.prefetch %1\[\S+\] 320", program)
