@@ -38,6 +38,20 @@ def crossed_read(statements: Sequence[Statement], vector: Axis, lanes: int) -> t
     return None
 
 
+def woven_loop(statements: Sequence[Statement], vector: Axis, lanes: int) -> Axis | None:
+    """In a map: the loop whose points are written between those of the vector's loop, all of them side by side.
+
+    It has two, four or eight points, fewer than a vector has lanes.
+    """
+    written = next((each for each in reversed(statements) if each.address is not None), None)
+    target = None if written is None or written.address is None else affine(written.address)
+    if inner_loops(statements) or target is None or target.coefficient(vector) not in (2, 4, 8):
+        return None
+    count = target.coefficient(vector)
+    between = (axis for axis in outer_loops(statements) if target.coefficient(axis) == 1 and axis.size == count)
+    return next(between, None) if count < lanes else None
+
+
 def order_of_squares(
     statements: Sequence[Statement], vector: Axis, crossed: Axis, read: Read, cache: Cache
 ) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ Contiguous rows become vectors, other strides become transposes or single elemen
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from itertools import product
 
 from llvmlite import ir
@@ -34,6 +35,8 @@ from tilewright.codegen.values import (
 from tilewright.kernel import dialect as tile
 
 LINE_BYTES = 64
+#: Vectors up to this size are stored in part by several stores: masked ones take longer without registers for masks.
+NARROW_BYTES = 32
 #: Bytes of alignment that a non-temporal store may assume; 0: store through the caches.
 NONTEMPORAL_ALIGNMENTS = (64, 16, 0)
 
@@ -161,6 +164,9 @@ def store(access: Access, value: TileValue, nontemporal: int) -> None:
         flipped.__dict__.update(access.__dict__, extents=turned.shape, strides=(access.strides[1], 1))
         flipped.chunks = chunks_of(turned.shape[1], access.lanes)
         access, value = flipped, turned
+    if _is_woven(access):
+        _store_woven(access, value, nontemporal)
+        return
     for number, index, offset in access.rows():
         start = 0
         for chunk, length in enumerate(access.chunks):
@@ -276,6 +282,47 @@ def _is_transposed(access: Access) -> bool:
     )
 
 
+def _is_woven(access: Access) -> bool:
+    """Rank 2, two, four or eight rows whose elements lie between each other, so that all columns are one run."""
+    return (
+        len(access.extents) == 2
+        and access.strides == (1, access.extents[0])
+        and access.extents[0] in (2, 4, 8)
+        and access.extents[0] < access.lanes
+        and min(access.chunks) > 1
+        and access.mask is None
+        and all(bound is None for bound in access.bounds[:1])
+        and all(bound is None or isinstance(bound, ir.Constant) for bound in access.bounds[1:])
+    )
+
+
+def _store_woven(access: Access, value: TileValue, nontemporal: int) -> None:
+    """Write rows whose elements lie between each other as vectors that are shuffled from all rows."""
+    count, start = len(value.rows), 0
+    run = copy(access)
+    run.bounds = [I64(bound.constant * count) for bound in access.bounds[1:] if bound is not None]
+    run.strides = (1,)
+    for chunk, length in enumerate(access.chunks):
+        woven = _woven(access.builder, [row[chunk] for row in value.rows])
+        run.chunks = [length] * count
+        for number in range(count):
+            piece = _lanes(access.builder, woven, range(number * length, (number + 1) * length))
+            place = start + number * length
+            predicate = run.predicate(0, (), number, place)
+            _store_chunk(run, place, piece, predicate, nontemporal)
+        start += length * count
+
+
+def _woven(builder: ir.IRBuilder, rows: Sequence[ir.Value]) -> ir.Value:
+    """The first lanes of all vectors, then their second lanes, and so on, as one vector."""
+    if len(rows) == 1:
+        return rows[0]
+    even, odd = _woven(builder, rows[::2]), _woven(builder, rows[1::2])
+    lanes = lanes_of(even)
+    order = [I32(lane + part) for lane in range(lanes) for part in (0, lanes)]
+    return builder.shuffle_vector(even, odd, ir.Constant(vector_type(I32, 2 * lanes), order))
+
+
 def _load_transposed(access: Access) -> TileValue:
     columns = []
     for column in range(access.extents[1]):
@@ -349,6 +396,9 @@ def _store_chunk(access: Access, offset: int, register: ir.Value, predicate: ir.
         if predicate is None:
             _store_contiguous(access, offset, register, nontemporal)
             return
+        if _is_prefix(flags) and length * size <= NARROW_BYTES:
+            _store_prefix(access, offset, register, sum(flag.constant for flag in flags))
+            return
         stored = (
             register
             if length > 1
@@ -366,6 +416,30 @@ def _store_chunk(access: Access, offset: int, register: ir.Value, predicate: ir.
     intrinsic(builder, name, ir.VoidType(), [register, access.pointers(offset, length), predicate])
 
 
+def _is_prefix(flags: Sequence[ir.Constant]) -> bool:
+    """Whether a known predicate of several lanes holds for the first of them, and not for those behind these."""
+    count = sum(flag.constant for flag in flags)
+    return len(flags) > 1 and all(flag.constant == (lane < count) for lane, flag in enumerate(flags))
+
+
+def _store_prefix(access: Access, offset: int, register: ir.Value, count: int) -> None:
+    """Store the first `count` lanes, in pieces of a power of two."""
+    builder, start = access.builder, 0
+    while start < count:
+        part = 1 << ((count - start).bit_length() - 1)
+        piece = _lanes(builder, register, range(start, start + part))
+        builder.store(piece, access.address(offset + start), align=_bytes(access.element_type))
+        start += part
+
+
+def _lanes(builder: ir.IRBuilder, register: ir.Value, lanes: Sequence[int]) -> ir.Value:
+    """Some lanes of a vector, as a vector, or as a scalar where it is one."""
+    if len(lanes) == 1:
+        return builder.extract_element(register, I32(lanes[0]))
+    order = ir.Constant(vector_type(I32, len(lanes)), [I32(lane) for lane in lanes])
+    return builder.shuffle_vector(register, register, order)
+
+
 def _store_contiguous(access: Access, offset: int, register: ir.Value, nontemporal: int) -> None:
     builder, length, size = access.builder, lanes_of(register), _bytes(access.element_type)
     if not nontemporal or (length * size) % nontemporal:
@@ -376,8 +450,7 @@ def _store_contiguous(access: Access, offset: int, register: ir.Value, nontempor
     for start in range(0, length, part):
         piece = register
         if part != length:
-            lanes = [I32(start + lane) for lane in range(part)]
-            piece = builder.shuffle_vector(register, register, ir.Constant(vector_type(I32, part), lanes))
+            piece = _lanes(builder, register, range(start, start + part))
         stored = builder.store(piece, access.address(offset + start), align=nontemporal)
         stored.set_metadata("nontemporal", metadata)
 

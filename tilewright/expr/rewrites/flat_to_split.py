@@ -32,11 +32,7 @@ class LoopSplit:
         """`compute` over the loops in pieces, writing tensor `name`, and the node that merges it into its output."""
         names = {loop.name for loop in compute.loops}
         pieces = {axis: _pieces(axis, self.strides[axis], names) for axis in compute.axes}
-        whole: dict[Axis, Expr] = {
-            axis: reduce(lambda left, right: left + right, [piece * stride for piece, stride in parts])
-            for axis, parts in pieces.items()
-            if len(parts) > 1
-        }
+        whole = {axis: _sum_of(parts) for axis, parts in pieces.items() if len(parts) > 1}
         axes = tuple(piece for parts in pieces.values() for piece, _ in parts)
         output = Tensor(name, tuple(axis.extent for axis in axes), compute.output.dtype)
         split = Compute(output, axes, substitute(compute.body, whole), compute.reduce, compute.accum, compute.source)
@@ -84,6 +80,38 @@ def find_split(compute: Compute) -> LoopSplit | None:
     if any(affine(index) is None for node in walk(body) if isinstance(node, Read) for index in node.indices):
         return None
     return split
+
+
+def split_sums(compute: Compute) -> Compute:
+    """`compute` with its reduction loops cut where they occur under ``//`` or ``%``, if all indices are affine then.
+
+    Before:  ``O[k,i] = sum X[c%2*8 + c//2, i] * W[k,c]``
+    After:   ``O[k,i] = sum X[c_1*8 + c_0, i] * W[k,c_0*2 + c_1]``, with c_1 outside of c_0
+    Of the pieces of a loop those that move some index most are outermost, so that a sum reads neighbours in turn.
+    """
+    if not isinstance(compute.accum, str):
+        return compute
+    names = {loop.name for loop in compute.loops}
+    pieces = {axis: _pieces(axis, strides_of(compute.body, axis), names) for axis in compute.reduce}
+    whole = {axis: _sum_of(parts) for axis, parts in pieces.items() if len(parts) > 1}
+    if not whole:
+        return compute
+    body = simplify(substitute(compute.body, whole))
+    forms = [affine(index) for node in walk(body) if isinstance(node, Read) for index in node.indices]
+    steps = [form for form in forms if form is not None]
+    if len(steps) < len(forms):
+        return compute
+
+    def most(piece: Axis) -> int:
+        return max(abs(form.coefficient(piece)) for form in steps)
+
+    loops = [sorted((piece for piece, _ in parts), key=most, reverse=True) for parts in pieces.values()]
+    return replace(compute, body=body, reduce=tuple(piece for parts in loops for piece in parts))
+
+
+def _sum_of(pieces: Sequence[tuple[Axis, int]]) -> Expr:
+    """The index along a loop that is in pieces."""
+    return reduce(lambda left, right: left + right, [piece * stride for piece, stride in pieces])
 
 
 def strides_of(body: Expr, axis: Axis) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from tilewright.expr.core import COSTLY, JOINED, Apply, Cast, Compute, Const, Ex
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.graph import Graph
 from tilewright.expr.rewrite import inline
-from tilewright.expr.rewrites.flat_to_split import find_split
+from tilewright.expr.rewrites.flat_to_split import find_split, split_sums
 from tilewright.graph.passes.fold_padding import padding_of
 from tilewright.graph.passes.rewritten import Rewritten
 
@@ -27,12 +27,12 @@ class InlineMaps:
     Before:  t[i, j] = x[j, i]    a[i, j] = t[i, j] * 2.0    y[i, j] = max(a[i, j], 0.0)
     After:   y[i, j] = max(x[j, i] * 2.0, 0.0)
     Always legal for nodes that do not reduce. Movement goes first, so that a product reads through it and the
-    arithmetic before it stays where it can be the product's epilogue. Refused: what would take from a product its form
-    (`is_product`: level 3 maps those to intrinsics; or a split of loops makes it one) or its epilogue, what would have
-    a product stored as its sums although its epilogue rounds them to a narrower type, what merges dimensions of a
-    product, which may be stored like that, and bodies of over `body_nodes` nodes. Needs constant parts folded, which
-    else count as costly. Afterwards a node that only moves elements occurs where its reader could not take it, or
-    should not.
+    arithmetic before it stays where it can be the product's epilogue. A product takes permuted channels that nothing
+    else reads too: split-channels splits its sums. Refused: what would take from a product its form (`is_product`:
+    level 3 maps those to intrinsics; or a split of loops makes it one) or its epilogue, what would have a product
+    stored as its sums although its epilogue rounds them to a narrower type, what merges dimensions of a product, which
+    may be stored like that, and bodies of over `body_nodes` nodes. Needs constant parts folded, which else count as
+    costly. Afterwards a node that only moves elements occurs where its reader could not take it, or should not.
     """
 
     is_product: Callable[[Compute], bool]
@@ -135,6 +135,8 @@ class _Inlining:
             return None
         if self._form(merged) < self._form(consumer):
             return None
+        if not alone and split_sums(merged) is not merged:  # others need the producer in memory all the same
+            return None
         if padding_of(consumer) is not None and padding_of(merged) is None:
             return None
         if not _only_moves(producer.body) and self._is_epilogue(producer) and not self._is_epilogue(merged):
@@ -195,8 +197,8 @@ class _Inlining:
         )
 
     def _form(self, node: Compute) -> int:
-        """2 for a product, 1 for what becomes one when its loops are split, 0 for any other node."""
-        if self.options.is_product(node):
+        """2 for a product, perhaps when its sums are split, 1 for what becomes one when its loops are, else 0."""
+        if self.options.is_product(node) or self.options.is_product(split_sums(node)):
             return 2
         split = find_split(node)
         return int(split is not None and self.options.is_product(split.apply(node, node.name)[0]))

@@ -1,4 +1,4 @@
-"""Grouped products in the flat form: their channel loop is split, so that every index becomes affine."""
+"""Products whose channel loops are split, so that indices become affine: grouped ones, sums over permuted channels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tilewright.expr.core import Axis, Compute, Expr, Extent, Read, Tensor, stat
 from tilewright.expr.graph import Graph
 from tilewright.expr.names import claim
 from tilewright.expr.rewrite import transform
-from tilewright.expr.rewrites.flat_to_split import LoopSplit, find_split
+from tilewright.expr.rewrites.flat_to_split import LoopSplit, find_split, split_sums
 from tilewright.graph.passes.inline_maps import reads_own_points
 from tilewright.graph.passes.rewritten import Rewritten
 
@@ -26,6 +26,8 @@ class SplitChannels:
     Before:  A[k, i] += x[k//2*3 + c, i] * W[k, c]    y[k, i] = max(A[k, i] + b[k], 0.0)
     After:   A.split[g, j, i] += x[g*3 + c, i] * W.split[g, j, c]
              y.split[g, j, i] = max(A.split[g, j, i] + b.split[g, j], 0.0)    y[k, i] = y.split[k//2, k%2, i]
+    Before:  A[k, i] += x[c%2*4 + c//2, i] * W[k, c]
+    After:   A[k, i] += x[c_1*4 + c_0, i] * W[k, c_0, c_1] over c_1, c_0
     Legal where the constants divide the extents of the loops; the map is the only reader of A, at the points it writes.
     Constants get the dimensions that they are read with. Needs maps inlined, which makes what follows one map, and
     would take the last node apart. Afterwards it moves nothing if both tensors are stored alike.
@@ -36,6 +38,12 @@ class SplitChannels:
     def apply(self, state: Rewritten) -> Rewritten:
         splitting, decisions = _Splitting(state.graph), list(state.decisions)
         for node in state.graph.nodes:
+            sums = split_sums(node)
+            if sums is not node:
+                splitting.split_sums(node, sums)
+                order = ", ".join(axis.name for axis in sums.reduce)
+                decisions.append(Decision(f"sums of {node.name}", f"over {order}", "every index is affine then"))
+                continue
             split = find_split(node)
             if split is None:
                 continue
@@ -81,6 +89,10 @@ class _Splitting:
         epilogue, merge = outer.apply(over_points, claim(f"{following.name}.split", self._taken))
         self._replace(node, [inner])
         self._replace(following, [_with_split_constants(epilogue, self.constants), merge])
+
+    def split_sums(self, node: Compute, sums: Compute) -> None:
+        """Replace `node` by `sums`, which has its reduction loops in pieces."""
+        self._replace(node, [_with_split_constants(sums, self.constants)])
 
     def _following(self, node: Compute) -> Compute | None:
         """The map that alone reads a reduction, at the points it writes."""

@@ -18,6 +18,28 @@ def loops(batch: int, rows: int, columns: int, dtype: str = "f32") -> dict[str, 
     return program_of(kernel.scheduled.tree).tiles
 
 
+def woven(count: int, machine: str) -> str:
+    """The decision on a register tile of y[i*count + n] = x[n*58 + i]."""
+    b = GraphBuilder()
+    x = b.input("x", (count, 58), "f32")
+    joined = shape.reshape(shape.transpose(x, (1, 0)), (58 * count,), name="y")
+    plan = make_plan(b.finish([joined]), resolve_target(machine), 1)
+    (kernel,) = plan.kernels
+    return next(each.chosen for each in plan.decisions if each.subject == f"vector of {kernel.name}")
+
+
+@pytest.mark.parametrize(
+    ("count", "machine", "expected"),
+    [
+        (2, "x86-64-v3", "32 points of i0.0, 2 points of i0.1 beside it"),
+        (4, "x86-64-v4", "32 points of i0.0, 4 points of i0.1 beside it"),
+        (3, "x86-64-v3", "32 points of i0.0"),
+    ],
+)
+def test_rows_that_are_written_between_each_other_share_a_tile(count: int, machine: str, expected: str) -> None:
+    assert woven(count, machine) == expected
+
+
 def follows_reads(batch: int, rows: int, columns: int, dtype: str = "f32") -> bool:
     """Whether the loop along the lines that are read is the inner one."""
     return list(loops(batch, rows, columns, dtype))[-1] == "i1"

@@ -107,6 +107,52 @@ def test_masked_store_of_one_bf16_leaves_its_neighbour() -> None:
     agrees(module, [np.arange(16, dtype=np.float32)], [np.zeros(16, ml_dtypes.bfloat16)])
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("bound", range(1, 24))
+def test_store_of_the_first_columns_leaves_the_others(bound: int, dtype: str) -> None:
+    """A known part of a vector is stored in pieces."""
+    module = program(
+        f"""    %2 = arith.constant 0 : index
+    %3 = arith.constant {bound} : index
+    %4 = tile.load %0[%2] strides [1] : memref<24x{dtype}> -> tensor<24x{dtype}>
+    %5 = arith.constant 0.0 : {dtype}
+    %6 = tile.broadcast %5 : {dtype} -> tensor<24x{dtype}>
+    tile.store %6, %1[%2] strides [1] : tensor<24x{dtype}>, memref<24x{dtype}>
+    tile.store %4, %1[%2] bounds(%3) strides [1] : tensor<24x{dtype}>, memref<24x{dtype}>""",
+        f"%0: memref<24x{dtype}>, %1: memref<24x{dtype}>",
+        f"memref<24x{dtype}>, memref<24x{dtype}>",
+        f"""    %0 = tile.buffer "input" 0 : memref<24x{dtype}>
+    %1 = tile.buffer "output" 0 : memref<24x{dtype}>""",
+    )
+    type_ = np.float32 if dtype == "f32" else ml_dtypes.bfloat16
+    for machine in RUNNABLE:
+        agrees(module, [np.arange(1, 25).astype(type_)], [np.zeros(24, type_)], machine)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("rows", [2, 3, 4, 8])
+@pytest.mark.parametrize("bound", [1, 7, 8, 16, 19, 24])
+def test_rows_are_stored_between_each_other(rows: int, bound: int, dtype: str) -> None:
+    size = rows * 24
+    module = program(
+        f"""    %2 = arith.constant 0 : index
+    %3 = arith.constant {rows} : index
+    %4 = arith.constant {bound} : index
+    %5 = tile.load %0[%2] strides [24, 1] : memref<{size}x{dtype}> -> tensor<{rows}x24x{dtype}>
+    %6 = arith.constant 0.0 : {dtype}
+    %7 = tile.broadcast %6 : {dtype} -> tensor<{size}x{dtype}>
+    tile.store %7, %1[%2] strides [1] : tensor<{size}x{dtype}>, memref<{size}x{dtype}>
+    tile.store %5, %1[%2] bounds(%3, %4) strides [1, {rows}] : tensor<{rows}x24x{dtype}>, memref<{size}x{dtype}>""",
+        f"%0: memref<{size}x{dtype}>, %1: memref<{size}x{dtype}>",
+        f"memref<{size}x{dtype}>, memref<{size}x{dtype}>",
+        f"""    %0 = tile.buffer "input" 0 : memref<{size}x{dtype}>
+    %1 = tile.buffer "output" 0 : memref<{size}x{dtype}>""",
+    )
+    type_ = np.float32 if dtype == "f32" else ml_dtypes.bfloat16
+    for machine in RUNNABLE:
+        agrees(module, [np.arange(1, size + 1).astype(type_)], [np.zeros(size, type_)], machine)
+
+
 def test_nontemporal_stores_ask_for_aligned_addresses_only() -> None:
     """Rows of 17 elements start at any address, whatever the alignment of the view is."""
     module = program(

@@ -215,6 +215,26 @@ def test_inline_maps() -> None:
     assert lines(state) == ["y: f32[i:4, j:3] = max(x[j, i] * 2.0, 0.0)"]
 
 
+PERMUTED = """
+graph g
+input x: f32[8, 5]
+const w: f32[3, 8]
+s: f32[c:8, i:5] = x[c % 2 * 4 + c // 2, i]
+a: f32[k:3, i:5] += s[c, i] * w[k, c] over c:8
+output a
+"""
+
+
+def test_inline_maps_lets_a_product_read_permuted_channels() -> None:
+    state = run("inline-maps", PERMUTED, {"w": array(3, 8)})
+    assert lines(state) == ["a: f32[k:3, i:5] += x[c % 2 * 4 + c // 2, i] * w[k, c] over c:8"]
+
+
+def test_inline_maps_leaves_permuted_channels_that_others_need_in_memory() -> None:
+    state = run("inline-maps", PERMUTED + "output s\n", {"w": array(3, 8)})
+    assert "a: f32[k:3, i:5] += s[c, i] * w[k, c] over c:8" in lines(state)
+
+
 def test_inline_maps_forgets_readers_whose_condition_never_holds() -> None:
     text = """
         graph g
@@ -550,6 +570,27 @@ def test_split_channels_leaves_what_is_affine_or_no_sum() -> None:
     assert unchanged("split-channels", head + "y: f32[i:5] += x[c, i] over c:12\noutput y\n")
     assert unchanged("split-channels", head + "y: f32[k:24, i:5] = x[k // 2, i]\noutput y\n")
     assert unchanged("split-channels", head + "y: f32[k:7] += x[k // 3, i] over i:5\noutput y\n")
+
+
+def test_split_channels_splits_sums_over_permuted_channels() -> None:
+    head = "graph g\ninput x: f32[8, 5]\nconst w: f32[3, 8]\n"
+    body = "a: f32[k:3, i:5] += x[c % 2 * 4 + c // 2, i] * w[k, c] over c:8\noutput a\n"
+    before = parse_graph(head + body, {"w": array(3, 8)})
+    state = run("split-channels", head + body, {"w": array(3, 8)})
+    split = "a: f32[k:3, i:5] += x[c_1 * 4 + c_0, i] * w.3x4x2[k, c_0, c_1] over c_1:2, c_0:4"
+    assert lines(state) == [split]  # neighbours in the sum are neighbours in x
+    x = array(8, 5, seed=1)
+    np.testing.assert_allclose(evaluate(state.graph, [x])[0], evaluate(before, [x])[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "index",
+    ["c // 3", "c * c", "c % 2 * i"],  # no divisor of the extent, not affine, not affine when it is split
+)
+def test_split_channels_leaves_sums_that_splitting_does_not_make_affine(index: str) -> None:
+    head = "graph g\ninput x: f32[64, 5]\nconst w: f32[3, 8]\n"
+    body = f"a: f32[k:3, i:5] += x[{index}, i] * w[k, c] over c:8\noutput a\n"
+    assert unchanged("split-channels", head + body, {"w": array(3, 8)})
 
 
 # fold-padding
