@@ -98,16 +98,20 @@ def prefetch_block(
 def tile_number(
     builder: KernelBuilder, loops: Sequence[SpatialLoop], counters: Mapping[Axis, SSAValue]
 ) -> tuple[SSAValue, int] | None:
-    """Which of a program's tiles over `loops` this is, and how many there are; None for a ragged one."""
+    """Which of a program's tiles over `loops` this is, and how many ask for something; None for a ragged one.
+
+    Ragged ones ask for nothing. Where there are several programs, the last one's is counted in all of them.
+    """
     by_name = {axis.name: value for axis, value in counters.items()}
     number, tiles = builder.index(0), 1
     for loop in loops:
-        counter, count = by_name.get(f"{loop.axis.name}.t"), loop.tiles_per_block
+        counter = by_name.get(f"{loop.axis.name}.t")
+        count = loop.full_tiles if loop.programs == 1 else loop.tiles_per_block
         if counter is None:
             if loop.full_tiles:
                 return None
             continue
-        if count < loop.tiles:
+        if loop.programs > 1:
             counter = builder.insert(arith.RemUIOp(counter, builder.index(count)))
         number = counter if tiles == 1 else builder.add(builder.mul(number, builder.index(count)), counter)
         tiles *= count

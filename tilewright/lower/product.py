@@ -9,7 +9,7 @@ and pass values on in buffers of a block.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -193,9 +193,10 @@ class _Products:
 
     def _tiles(self, product: ProductTree, point: Point) -> None:
         whole = self._unmasked(product) if point.ends else product
+        hints = self._next_panel(product) if product.line_bytes else None
 
         def tile_at(reached: Point) -> None:
-            masked = _Tile(self.builder, product, self.memory, reached)
+            masked = _Tile(self.builder, product, self.memory, reached, hints)
             if whole == product:
                 masked.run()
                 return
@@ -203,6 +204,26 @@ class _Products:
             self.builder.branch(self._hides(reached), lambda: masked.finish(sums), lambda: plain.finish(sums))
 
         self.tiler.visit(product.outside, tile_at, point)
+
+    def _next_panel(self, product: ProductTree) -> Hints:
+        """What the tiles of a panel of b ask for ahead of time: a share each of the panel that follows in memory."""
+        work, builder, view = product.work, self.builder, self.memory[product.work.b.tensor.name]
+        behind = [loop.axis for loop in product.outside].index(work.columns) + 1
+        elements = product.tile[work.columns.name] * prod(axis.size for axis in work.depth)
+        steps = StepsOfBlock(builder.index(0), (*(axis.size for axis in work.depth[:-1]), product.whole_steps))
+
+        def ask(at: _Tile, where: Mapping[Axis, Expr], counters: Mapping[Axis, SSAValue]) -> None:
+            number = tile_number(builder, product.outside[behind:], at.point.counters)
+            form = at.address(work.b.index, where)
+            panel = next((axis for axis in form.terms if axis.name == f"{work.columns.name}.t"), None)
+            if number is None or panel is None or form.coefficient(panel) != elements:
+                return
+            start = builder.affine(_without(form, counters), at.point.counters)
+            prefetch_block(
+                builder, view, work.b, (start, elements), steps, list(counters.values()), number, product.line_bytes
+            )
+
+        return ask
 
     def _unmasked(self, product: ProductTree) -> ProductTree:
         """The product without the mask that hides points of the link, if it is what gives the link its values."""
@@ -224,6 +245,11 @@ class _Products:
     def _alloc(self, name: str, buffer: Buffer) -> SSAValue:
         extents = buffer.extents if name in self.tree.window_reads else ()
         return self.builder.alloc(name, buffer.tensor.dtype, buffer.tensor.size, extents)
+
+
+def _without(form: Affine, loops: Collection[Axis]) -> Affine:
+    """An address where these loops are at zero."""
+    return Affine(form.constant, {axis: step for axis, step in form.terms.items() if axis not in loops})
 
 
 class _Blocked:
@@ -298,15 +324,13 @@ class _Blocked:
             prefetch_rows(builder, a, work.a, at.address(work.a.index, where), rows, here)
             number = tile_number(builder, self.inside, at.point.counters)
             form = at.address(work.b.index, where)
-            own = {axis: c for axis, c in form.terms.items() if axis in counters}
-            ks = list(counters)
-            if number is None or any(axis not in own for axis in ks):
+            if number is None or any(axis not in form.terms for axis in counters):
                 return
             # The block starts where the first k loop is at its first step and the others at zero.
-            outside = Affine(form.constant, {axis: c for axis, c in form.terms.items() if axis not in counters})
-            start = builder.affine(outside, at.point.counters)
-            start = builder.add(start, builder.mul(low, builder.index(own[ks[0]])))
-            elements = steps.counts[0] * own[ks[0]]
+            ks = list(counters)
+            start = builder.affine(_without(form, ks), at.point.counters)
+            start = builder.add(start, builder.mul(low, builder.index(form.coefficient(ks[0]))))
+            elements = steps.counts[0] * form.coefficient(ks[0])
             prefetch_block(builder, b, work.b, (start, elements), steps, [counters[k] for k in ks], number, line_bytes)
 
         return ask

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 from tilewright.dataclass import dataclass
@@ -35,10 +35,11 @@ class ProductTree:
 
     `outside` are the loops of tiles that a program walks, outermost first; with blocks of the depth, those of `inside`
     run in each block. `tile` has the points of a register tile, and how many of the last depth loop one product takes.
-    `k_block` is the points of the first depth loop in a block, 0 for none; a block asks for the operands of the next
-    one by lines of `line_bytes`, if that is not 0, and sums wait for it at `sums_level`. With
-    `epilogue_vectors` the epilogue is a loop that reads the sums of a tile from scratch memory, so many vectors at a
-    time; with 0 it is written out. A depth loop that is cut in blocks outside has so many points here as `within` says.
+    `k_block` is the points of the first depth loop in a block, 0 for none; sums wait for the next block at
+    `sums_level`. If `line_bytes` is not 0, a block asks for the operands of the next one by lines of so many bytes;
+    without blocks the tiles of a panel ask for the next panel. With `epilogue_vectors` the epilogue is a loop that
+    reads the sums of a tile from scratch memory, so many vectors at a time; with 0 it is written out. A depth loop
+    that is cut in blocks outside has so many points here as `within` says.
     """
 
     work: Product
@@ -68,20 +69,20 @@ class ProductTree:
 
         With blocks of the depth what stands inside the columns runs twice, for sums and epilogue.
         """
-        tree, after = self.sums(), self.epilogue()
+        hints = [Hint("prefetch_lines", (self.line_bytes,))] if self.line_bytes else []
+        tree, after = self.sums(() if self.k_block else hints), self.epilogue()
         if not self.k_block:
             tree = Scope(Kind.SEQ, (tree, after)) if after is not None else tree
             return in_program(self.outside, self.grid, tree)
         inside = [(loop.axis.name, loop.tiles_per_block) for loop in self.inside]
         first = self.work.depth[0]
         blocks = first.name, -(-first.size // self.k_block)
-        hints = [Hint("prefetch_lines", (self.line_bytes,))] if self.line_bytes else []
         tree = rooted(build.tile("L2", [blocks, *inside], tree, hints=hints))
         if after is not None:
             tree = Scope(Kind.SEQ, (tree, rooted(build.tile("L2", inside, after))))
         return in_program(self.outside, self.grid, Stage(self.work.statements[0].name, self.sums_level, tree))
 
-    def sums(self) -> TileTree:
+    def sums(self, hints: Sequence[Hint] = ()) -> TileTree:
         """The sums of one register tile: steps of the depth, of one block of it if there are blocks."""
         work = self.work
         first, last = work.depth[0].name, work.depth[-1].name
@@ -89,7 +90,7 @@ class ProductTree:
         steps[first] = self.k_block or steps[first]
         steps[last] = -(-steps[last] // self.step)
         leaf = Leaf(work.statements[0].name, micro_kernel(work, self.tile, {last: self.step}))
-        return rooted(build.tile("L1", list(steps.items()), leaf))
+        return rooted(build.tile("L1", list(steps.items()), leaf, hints=hints))
 
     def epilogue(self, hints: tuple[Hint, ...] = ()) -> TileTree | None:
         """The epilogue of one register tile, if there is one."""

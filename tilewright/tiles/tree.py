@@ -85,7 +85,7 @@ class Loop:
 #: What hints there are, with the types of their arguments.
 HINTS: dict[str, tuple[type, ...]] = {
     "prefetch": (str, int, int),  # a step asks for so many elements of a tensor, a distance after the first it reads
-    "prefetch_lines": (int,),  # a block asks for the operands of the next one by cache lines of so many bytes
+    "prefetch_lines": (int,),  # a block, or tiles of a panel, ask for the next one by lines of so many bytes
     "stream": (),  # stores bypass the caches
     "lanes": (int,),  # elements of a vector register, where a tile does not fill one
     "blocked": (str,),  # which thread holds which element: the text of a blocked layout

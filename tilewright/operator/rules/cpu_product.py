@@ -46,6 +46,7 @@ FEWEST_BLOCKS = 3  # of k in L1: with two, sums that come and go take more than 
 MOST_OF_SET = 0.5  # of the ways of L1, what rows of a tile may take of one set beside a panel: 4 of 8, not 6 (Zen 3)
 HIDDEN = 0.25  # of a step, up to which L2 gives b beside the multiply-adds: Zen 3
 ARRIVING = 1 / 32  # of the multiply-adds of a program, what bringing a panel from beyond L2 may take: Zen 3
+LATE = 1 / 64  # of these, above which tiles ask for the next panel: Zen 3, where 49 and 196 rows gained
 MOST_PROGRAMS = 64  # per thread whose distribution is followed one by one; more are even enough
 
 
@@ -119,9 +120,9 @@ def scheduled_product(
 ) -> Kernel:
     """The kernel that runs a product as a point says, its loops distributed in `blocks` to the grid.
 
-    A block of k asks for what comes next while it is computed. With `epilogue_vectors` the epilogue is a loop that
-    reads the sums of the register tile from scratch memory, so many vectors at a time; else it is unrolled over the
-    tile.
+    A block of k asks for what comes next while it is computed, and so do the tiles of a panel that few rows read. With
+    `epilogue_vectors` the epilogue is a loop that reads the sums of the register tile from scratch memory, so many
+    vectors at a time; else it is unrolled over the tile.
     """
     tile = point.tile(work)
     spatial = {axis.name: SpatialLoop(axis, tile.get(axis.name, 1), blocks.get(axis.name, 1)) for axis in work.spatial}
@@ -135,11 +136,29 @@ def scheduled_product(
         outside=tuple(loops[:cut]),
         inside=tuple(loops[cut:]),
         k_block=k_block,
-        line_bytes=machine.caches[0].line_bytes if k_block else 0,
+        line_bytes=machine.caches[0].line_bytes if k_block or _asks_for_panels(work, loops, machine) else 0,
         sums_level=level_for(_sums_bytes(work, loops[cut:], tile), machine.caches, first=1) if k_block else "L2",
         epilogue_vectors=epilogue_vectors,
     )
     return Kernel(work.statements, tree.tree())
+
+
+def _asks_for_panels(work: Product, loops: Sequence[SpatialLoop], machine: Cpu) -> bool:
+    """Whether tiles ask for the next panel of b: L1 does not hold all of b, and several tiles of few rows read a panel.
+
+    Panels may come from beyond L2 even where it holds all of b: the other kernels of a model run between two reads.
+    """
+    names = [loop.axis for loop in loops]
+    behind = loops[names.index(work.columns) + 1 :]
+    tiles = prod(loop.tiles_per_block for loop in behind)
+    rows = tiles * prod(loop.quantum for loop in behind)
+    few = tiles > 1 and rows <= _rows_of_arriving(machine, LATE)
+    return few and work.whole_panels and _b_bytes(work) > machine.caches[0].bytes
+
+
+def _b_bytes(work: Product) -> int:
+    """Bytes of b."""
+    return work.columns.size * prod(axis.size for axis in work.depth) * dtypes.size_bytes(work.b.tensor.dtype)
 
 
 def _sums_bytes(work: Product, inside: Sequence[SpatialLoop], tile: Mapping[str, int]) -> int:
@@ -259,7 +278,8 @@ def _blocks(work: Product, machine: Cpu, threads: int, tile: dict[str, int], a_b
     wanted_rows = max(1, int(near_bytes / 2 / bytes_of_row))
     remaining = -(-rows // wanted_rows)
     if depth_blocks(work, tile, machine) > 1:
-        remaining = min(remaining, max(1, rows // _rows_of_arriving(work, machine)))
+        arriving = 1 if _b_bytes(work) <= l2_bytes(machine) else _rows_of_arriving(machine, ARRIVING)
+        remaining = min(remaining, max(1, rows // arriving))
     programs = prod(blocks.values())
     goal = threads * PROGRAMS_PER_THREAD
     n_tiles = -(-work.columns.size // tile[work.columns.name])
@@ -285,14 +305,12 @@ def _blocks(work: Product, machine: Cpu, threads: int, tile: dict[str, int], a_b
     return blocks
 
 
-def _rows_of_arriving(work: Product, machine: Cpu) -> int:
-    """So many rows that a panel of b arrives in `ARRIVING` of the time of their products; 1 where L2 holds all of b."""
-    near, *beyond = machine.caches[1:] or machine.caches
-    b_bytes = work.columns.size * prod(axis.size for axis in work.depth) * dtypes.size_bytes(work.b.tensor.dtype)
-    if not beyond or b_bytes <= near.bytes:
+def _rows_of_arriving(machine: Cpu, share: float) -> int:
+    """So many rows that a panel of b arrives in this share of the time of their products; 1 where nothing is far."""
+    if len(machine.caches) < 3:
         return 1
     vector_bytes = machine.vector_bits / 8
-    return ceil(vector_bytes / (beyond[0].bytes_per_cycle or vector_bytes) * machine.fma_units / ARRIVING)
+    return ceil(vector_bytes / (machine.caches[2].bytes_per_cycle or vector_bytes) * machine.fma_units / share)
 
 
 def _balance(work: Product, tile: Mapping[str, int], blocks: Mapping[str, int], threads: int) -> float:

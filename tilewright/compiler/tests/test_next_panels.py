@@ -1,0 +1,62 @@
+"""Tiles of a panel ask for the next one: which products do, and that each line of a panel is asked for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.compiler.compile import build
+from tilewright.expr import GraphBuilder
+from tilewright.expr.ops import linalg
+from tilewright.kernel import interpreter
+from tilewright.kernel.dialect import PrefetchOp
+from tilewright.kernel.text import parse_module
+from tilewright.machine import resolve_cpu
+from tilewright.options import Options
+
+LINE = 16  # floats
+
+
+def program(rows: int, depth: int, columns: int) -> str:
+    """The tile program of a product with a constant on vectors of AVX2."""
+    b = GraphBuilder()
+    weights = b.constant(np.ones((depth, columns), np.float32), "w")
+    graph = b.finish([linalg.matmul(b.input("x", (rows, depth), "f32"), weights, name="y")])
+    return str(build(graph, resolve_cpu("znver3"), 1, Options(cache=False)).program)
+
+
+@pytest.mark.parametrize(
+    ("rows", "depth", "columns", "asks"),
+    [
+        (49, 160, 960, True),
+        (196, 64, 384, True),
+        (784, 64, 384, False),  # a panel comes in a hundredth of the time of so many rows
+        (49, 64, 96, False),  # L1 holds 24 KiB
+        (4, 160, 960, False),  # one tile of rows
+    ],
+)
+def test_products_of_few_rows_ask_for_panels(rows: int, depth: int, columns: int, asks: bool) -> None:
+    assert ("tile.prefetch" in program(rows, depth, columns)) == asks
+
+
+@pytest.mark.parametrize("depth", [160, 58])  # 58: two points are left over from steps of four
+def test_each_line_of_the_next_panel_is_asked_for(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, columns = 49, 960
+    asked: Counter[int] = Counter()
+
+    def note(running: Any, op: PrefetchOp) -> None:
+        first, count = running.scalar(op.offset), op.bytes.value.data // 4
+        asked.update(range(first // LINE, (first + count) // LINE))
+
+    monkeypatch.setitem(interpreter._HANDLERS, PrefetchOp, note)
+    module = parse_module(program(rows, depth, columns))
+    x = np.arange(rows * depth, dtype=np.float32) % 7
+    y = np.zeros(rows * columns, np.float32)
+    interpreter.run_main(module, [x], [y], np.ones(depth * columns, np.float32).tobytes())  # in panels too
+    np.testing.assert_array_equal(y.reshape(rows, columns)[:, 0], x.reshape(rows, depth).sum(1))
+    missed = set(range(depth * columns // LINE)) - set(asked)
+    assert missed == set(range(min(asked)))  # the first panel, which nothing comes before
+    assert len(missed) in {depth * width // LINE for width in (16, 24)}
