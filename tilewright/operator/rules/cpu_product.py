@@ -146,14 +146,17 @@ def scheduled_product(
 def _asks_for_panels(work: Product, loops: Sequence[SpatialLoop], machine: Cpu) -> bool:
     """Whether tiles ask for the next panel of b: L1 does not hold all of b, and several tiles of few rows read a panel.
 
-    Panels may come from beyond L2 even where it holds all of b: the other kernels of a model run between two reads.
+    Rows of one program, where L2 does not hold b until the next program reads it. Even if it does, panels may come from
+    further out first: the other kernels of a model run between two reads.
     """
     names = [loop.axis for loop in loops]
     behind = loops[names.index(work.columns) + 1 :]
-    tiles = prod(loop.tiles_per_block for loop in behind)
+    tiles, b_bytes = prod(loop.tiles_per_block for loop in behind), _b_bytes(work)
     rows = tiles * prod(loop.quantum for loop in behind)
-    few = tiles > 1 and rows <= _rows_of_arriving(machine, LATE)
-    return few and work.whole_panels and _b_bytes(work) > machine.caches[0].bytes
+    if b_bytes <= l2_bytes(machine):
+        rows = max(rows, prod(axis.size for axis in work.rows))
+    far = machine.caches[0].bytes < b_bytes and rows <= _rows_of_arriving(machine, LATE)
+    return work.whole_panels and tiles > 1 and far
 
 
 def _b_bytes(work: Product) -> int:
