@@ -20,6 +20,7 @@ from tilewright.expr.core import Axis
 from tilewright.kernel import dialect as tile
 from tilewright.lower.builder import KernelBuilder
 from tilewright.lower.loops import Point
+from tilewright.operator.product_tree import NextRows
 from tilewright.tiles.loops import SpatialLoop
 from tilewright.tiles.product import Operand
 
@@ -64,6 +65,20 @@ def prefetch_rows(
         offset = sum(form.coefficient(axis) * index for axis, index in zip(dims, place, strict=True))
         at = Affine(form.constant + beyond + offset, outside)
         builder.insert(tile.PrefetchOp(view, builder.affine(at, point.counters), size))
+
+
+def prefetch_runs(
+    builder: KernelBuilder, view: SSAValue, rows: NextRows, program: SSAValue, number: SSAValue, line_bytes: int
+) -> None:
+    """Ask for the share of the tile with this number of the runs that the program after this one reads."""
+    count, first = builder.index(rows.lines), builder.mul(number, builder.index(rows.share))
+    begin = builder.mul(builder.add(program, builder.index(1)), builder.index(rows.points))
+    begin = builder.add(begin, builder.index(rows.start))
+    for turn in range(rows.share):
+        line = builder.add(first, builder.index(turn))
+        run = builder.mul(builder.insert(arith.DivUIOp(line, count)), builder.index(rows.step))
+        within = builder.mul(builder.insert(arith.RemUIOp(line, count)), builder.index(rows.line))
+        builder.insert(tile.PrefetchOp(view, builder.add(begin, builder.add(run, within)), line_bytes))
 
 
 def prefetch_block(

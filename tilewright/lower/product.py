@@ -30,13 +30,13 @@ from tilewright.lower.epilogue_loop import finish_from, finish_in_loop
 from tilewright.lower.loops import Block, Point, TileAxis, Tiler, grid_of
 from tilewright.lower.output_tile import OutputTile
 from tilewright.lower.passes import Onward, Passes, Scratch
-from tilewright.lower.prefetch import StepsOfBlock, prefetch_block, prefetch_rows, tile_number
+from tilewright.lower.prefetch import StepsOfBlock, prefetch_block, prefetch_rows, prefetch_runs, tile_number
 from tilewright.lower.row_tree import RowTree
 from tilewright.lower.seen import extreme_at, units_seen
 from tilewright.lower.steps import Parameter
 from tilewright.lower.whereabouts import Notes
 from tilewright.lower.windows import WindowBuffers
-from tilewright.operator.product_tree import ProductTree
+from tilewright.operator.product_tree import NextRows, ProductTree
 from tilewright.operator.products_tree import Buffer, ProductsTree, products_tree
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.loops import SpatialLoop
@@ -194,8 +194,11 @@ class _Products:
     def _tiles(self, product: ProductTree, point: Point) -> None:
         whole = self._unmasked(product) if point.ends else product
         hints = self._next_panel(product) if product.line_bytes else None
+        rows = product.next_rows(product.row_line_bytes) if product.row_line_bytes else None
 
         def tile_at(reached: Point) -> None:
+            if rows is not None:
+                self._ask_for_rows(product, rows, reached)
             masked = _Tile(self.builder, product, self.memory, reached, hints)
             if whole == product:
                 masked.run()
@@ -204,6 +207,15 @@ class _Products:
             self.builder.branch(self._hides(reached), lambda: masked.finish(sums), lambda: plain.finish(sums))
 
         self.tiler.visit(product.outside, tile_at, point)
+
+    def _ask_for_rows(self, product: ProductTree, rows: NextRows, point: Point) -> None:
+        """Ask for this tile's share of the rows of a that the next program reads."""
+        place = tile_number(self.builder, product.outside, point.counters)
+        if place is not None:
+            number, program = place[0], self.tiler.programs[rows.row]
+            prefetch_runs(
+                self.builder, self.memory[product.work.a.tensor.name], rows, program, number, product.row_line_bytes
+            )
 
     def _next_panel(self, product: ProductTree) -> Hints:
         """What the tiles of a panel of b ask for ahead of time: a share each of the panel that follows in memory."""

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from math import prod
 
 from tilewright.dataclass import dataclass
+from tilewright.expr import dtypes
+from tilewright.expr.affine import affine
+from tilewright.expr.core import Axis
 from tilewright.tiles import build
 from tilewright.tiles.build import in_program, register_tile, rooted
 from tilewright.tiles.kernel import Kernel
@@ -26,7 +30,25 @@ from tilewright.tiles.tree import (
     leaves,
 )
 
+LINES_OF_TILE = 8  # of the next rows that one tile asks for at most
 MOST_GROUPS = 16  # of an instruction in one product, which is written out: the rules take 4 to 6
+
+
+@dataclass(frozen=True)
+class NextRows:
+    """Rows of a for the next program where a sum walks across lines: for every point of it a run of the `row` loop.
+
+    Runs are `step` elements apart, the first one from element `start` on. A program has `points` rows. A run lies in
+    `lines` lines of `line` elements, and each tile asks for `share` lines.
+    """
+
+    row: Axis
+    start: int
+    step: int
+    points: int
+    lines: int
+    line: int
+    share: int
 
 
 @dataclass(frozen=True)
@@ -37,7 +59,8 @@ class ProductTree:
     run in each block. `tile` has the points of a register tile, and how many of the last depth loop one product takes.
     `k_block` is the points of the first depth loop in a block, 0 for none; sums wait for the next block at
     `sums_level`. If `line_bytes` is not 0, a block asks for the operands of the next one by lines of so many bytes;
-    without blocks the tiles of a panel ask for the next panel. With `epilogue_vectors` the epilogue is a loop that
+    without blocks the tiles of a panel ask for the next panel. If `row_line_bytes` is not 0, the tiles of a program
+    ask for the rows of a that the next one reads (`NextRows`). With `epilogue_vectors` the epilogue is a loop that
     reads the sums of a tile from scratch memory, so many vectors at a time; with 0 it is written out. A depth loop
     that is cut in blocks outside has so many points here as `within` says.
     """
@@ -49,6 +72,7 @@ class ProductTree:
     inside: tuple[SpatialLoop, ...] = ()
     k_block: int = 0
     line_bytes: int = 0
+    row_line_bytes: int = 0
     sums_level: str = "L2"
     epilogue_vectors: int = 0
     within: Mapping[str, int] = field(default_factory=dict)
@@ -64,12 +88,29 @@ class ProductTree:
         last, group = self.work.depth[-1].size, self.work.group
         return (-(-last // group) * group if self.work.whole_groups else last) // self.step
 
+    def next_rows(self, line_bytes: int) -> NextRows | None:
+        """What tiles ask for of the rows of the next program; None where rows are not runs, or tiles have few steps."""
+        work, form = self.work, affine(self.work.a.index)
+        if form is None or self.k_block or len(work.rows) != 1 or len(work.depth) != 1:
+            return None
+        (row,), (depth,), line = work.rows, work.depth, line_bytes // dtypes.size_bytes(work.a.tensor.dtype)
+        loop = next(each for each in self.outside if each.axis == row)
+        runs = form.terms == {row: 1, depth: form.coefficient(depth)} and form.coefficient(depth) >= line
+        if not runs or loop.programs == 1:
+            return None
+        points, tiles = loop.tiles_per_block * loop.quantum, prod(each.tiles_per_block for each in self.outside)
+        lines = -(-points // line) + 1  # a run begins anywhere in a line
+        share = -(-lines * depth.size // tiles)
+        found = NextRows(row, form.constant, form.coefficient(depth), points, lines, line, share)
+        return found if share <= LINES_OF_TILE else None
+
     def tree(self) -> TileTree:
         """The grid around the tiles of a program around steps of the depth and the epilogue.
 
         With blocks of the depth what stands inside the columns runs twice, for sums and epilogue.
         """
         hints = [Hint("prefetch_lines", (self.line_bytes,))] if self.line_bytes else []
+        hints += [Hint("prefetch_rows", (self.row_line_bytes,))] if self.row_line_bytes else []
         tree, after = self.sums(() if self.k_block else hints), self.epilogue()
         if not self.k_block:
             tree = Scope(Kind.SEQ, (tree, after)) if after is not None else tree
@@ -131,6 +172,7 @@ def product_tree(kernel: Kernel) -> ProductTree:
         inside=loops_named(inside, work.spatial, tile, program.grid, lanes),
         k_block=k_block if isinstance(program.body, Stage) else 0,
         line_bytes=number_of(kernel.tree, "prefetch_lines", 0),
+        row_line_bytes=number_of(kernel.tree, "prefetch_rows", 0),
         sums_level=program.body.level if isinstance(program.body, Stage) else "L2",
         epilogue_vectors=vectors_at_a_time(kernel.tree, work),
     )

@@ -1,4 +1,4 @@
-"""Tiles of a panel ask for the next one: which products do, and that each line of a panel is asked for."""
+"""Tiles ask for the next panel of b, or for the next rows of a: which products do, and that each line is asked for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tilewright.compiler.compile import build
 from tilewright.expr import GraphBuilder
-from tilewright.expr.ops import linalg
+from tilewright.expr.ops import linalg, shape
 from tilewright.kernel import interpreter
 from tilewright.kernel.dialect import PrefetchOp
 from tilewright.kernel.text import parse_module
@@ -20,11 +20,12 @@ from tilewright.options import Options
 LINE = 16  # floats
 
 
-def program(rows: int, depth: int, columns: int) -> str:
-    """The tile program of a product with a constant on vectors of AVX2."""
+def program(rows: int, depth: int, columns: int, across: bool = False) -> str:
+    """The tile program of a product with a constant on vectors of AVX2; with `across` sums walk across lines."""
     b = GraphBuilder()
     weights = b.constant(np.ones((depth, columns), np.float32), "w")
-    graph = b.finish([linalg.matmul(b.input("x", (rows, depth), "f32"), weights, name="y")])
+    x = b.input("x", (depth, rows) if across else (rows, depth), "f32")
+    graph = b.finish([linalg.matmul(shape.transpose(x, (1, 0)) if across else x, weights, name="y")])
     return str(build(graph, resolve_cpu("znver3"), 1, Options(cache=False)).program)
 
 
@@ -45,6 +46,25 @@ def test_products_of_few_rows_ask_for_panels(rows: int, depth: int, columns: int
 @pytest.mark.parametrize("depth", [160, 58])  # 58: two points are left over from steps of four
 def test_each_line_of_the_next_panel_is_asked_for(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rows, columns = 49, 960
+    asked = set(_asked_for(rows, depth, columns, False, monkeypatch))
+    missed = set(range(depth * columns // LINE)) - asked
+    assert missed == set(range(min(asked)))  # the first panel, which nothing comes before
+    assert len(missed) in {depth * width // LINE for width in (16, 24)}
+
+
+def test_each_line_of_the_next_rows_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, depth, columns = 784, 128, 256
+    asked = set(_asked_for(rows, depth, columns, True, monkeypatch))
+    run = rows // LINE
+    begin = min(asked)  # of the first run, what the second program reads
+    assert 0 < begin <= run / 2
+    assert {k * run + line for line in range(begin, run) for k in range(depth)} <= asked
+
+
+def _asked_for(
+    rows: int, depth: int, columns: int, across: bool, monkeypatch: pytest.MonkeyPatch
+) -> Counter[int]:  # fmt: skip
+    """How often each line of an operand is asked for while a product runs, which gives the right result."""
     asked: Counter[int] = Counter()
 
     def note(running: Any, op: PrefetchOp) -> None:
@@ -52,11 +72,10 @@ def test_each_line_of_the_next_panel_is_asked_for(depth: int, monkeypatch: pytes
         asked.update(range(first // LINE, (first + count) // LINE))
 
     monkeypatch.setitem(interpreter._HANDLERS, PrefetchOp, note)
-    module = parse_module(program(rows, depth, columns))
+    module = parse_module(program(rows, depth, columns, across))
     x = np.arange(rows * depth, dtype=np.float32) % 7
     y = np.zeros(rows * columns, np.float32)
     interpreter.run_main(module, [x], [y], np.ones(depth * columns, np.float32).tobytes())  # in panels too
-    np.testing.assert_array_equal(y.reshape(rows, columns)[:, 0], x.reshape(rows, depth).sum(1))
-    missed = set(range(depth * columns // LINE)) - set(asked)
-    assert missed == set(range(min(asked)))  # the first panel, which nothing comes before
-    assert len(missed) in {depth * width // LINE for width in (16, 24)}
+    sums = x.reshape(depth, rows).sum(0) if across else x.reshape(rows, depth).sum(1)
+    np.testing.assert_array_equal(y.reshape(rows, columns)[:, 0], sums)
+    return asked

@@ -13,6 +13,7 @@ pass by. For several threads, tiles within a tenth of the fewest cycles compete 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from math import ceil, inf, prod
 
@@ -30,7 +31,7 @@ from tilewright.operator.cycles import (
 )
 from tilewright.operator.product_point import ProductPoint, k_unroll
 from tilewright.operator.product_tree import ProductTree
-from tilewright.operator.row_lines import lines_in_one_set, row_bytes
+from tilewright.operator.row_lines import lines_in_one_set, row_bytes, walks_across_lines
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.loops import SpatialLoop
 from tilewright.tiles.machines import level_for
@@ -120,7 +121,8 @@ def scheduled_product(
 ) -> Kernel:
     """The kernel that runs a product as a point says, its loops distributed in `blocks` to the grid.
 
-    A block of k asks for what comes next while it is computed, and so do the tiles of a panel that few rows read. With
+    A block of k asks for what comes next while it is computed, and so do the tiles of a panel that few rows read.
+    Tiles of a program ask for the rows of the next one where each step of the sum reads other lines of them. With
     `epilogue_vectors` the epilogue is a loop that reads the sums of the register tile from scratch memory, so many
     vectors at a time; else it is unrolled over the tile.
     """
@@ -140,6 +142,8 @@ def scheduled_product(
         sums_level=level_for(_sums_bytes(work, loops[cut:], tile), machine.caches, first=1) if k_block else "L2",
         epilogue_vectors=epilogue_vectors,
     )
+    if not k_block and walks_across_lines(work, machine) and tree.next_rows(machine.caches[0].line_bytes) is not None:
+        tree = replace(tree, row_line_bytes=machine.caches[0].line_bytes)
     return Kernel(work.statements, tree.tree())
 
 
