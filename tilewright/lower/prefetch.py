@@ -1,7 +1,8 @@
-"""Hints about what a blocked contraction reads next, spread over the steps of the tile at hand.
+"""Hints about what a contraction reads next, spread over the tiles at hand.
 
-While a tile is computed, the same columns of the next rows of a are asked for, and a share of the next block of b:
-every tile of a block asks for its own share, so that the next block is near when its first tile starts.
+While a tile of a block of k is computed, the same columns of the next rows of a are asked for, and a share of the next
+block of b: every tile of a block asks for its own share, so that the next block is near when its first tile starts.
+Without blocks, tiles of a panel ask for the next panel, and tiles of a program for the rows of the next program.
 """
 
 from __future__ import annotations
