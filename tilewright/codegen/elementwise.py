@@ -11,7 +11,9 @@ from math import isnan
 from typing import Any
 
 from llvmlite import ir
+from xdsl.dialects import arith
 from xdsl.dialects.builtin import BFloat16Type
+from xdsl.dialects.utils import FastMathFlag
 from xdsl.ir import Attribute, Operation
 
 from tilewright.codegen.arithmetic import Arithmetic
@@ -100,14 +102,25 @@ def _shift(name: str, builder: ir.IRBuilder, target: Arithmetic, op: Operation, 
 
 
 def _extreme(name: str, builder: ir.IRBuilder, target: Arithmetic, op: Operation, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Float maximum or minimum where NaN wins: ``a > b or a is NaN ? a : b``; one instruction against a constant."""
+    """Float maximum or minimum where NaN wins: ``a > b or a is NaN ? a : b``; one instruction against a constant, or
+    where a NaN may be passed over.
+    """
     sign = ">" if name == "max" else "<"
     if _is_number(b):
         a, b = b, a
+    if _may_lose_nan(op):
+        return builder.select(builder.fcmp_ordered(sign, a, b), a, b)
     if _is_number(a):  # a is not NaN, so NaN can only come from b, which the false branch gives
         return builder.select(builder.fcmp_ordered(sign, a, b), a, b)
     larger = builder.select(builder.fcmp_ordered(sign, a, b), a, b)
     return builder.select(builder.fcmp_unordered("uno", a, a), a, larger)
+
+
+def _may_lose_nan(op: Operation | None) -> bool:
+    if isinstance(op, tile.ReduceOp):
+        return op.nnan is not None
+    flags = None if op is None else op.properties.get("fastmath")
+    return isinstance(flags, arith.FastMathFlagsAttr) and FastMathFlag.NO_NANS in flags.data
 
 
 def _is_number(value: ir.Value) -> bool:

@@ -537,22 +537,29 @@ class Tf32Op(KernelOp):
 class ReduceOp(KernelOp):
     """Combine along one dimension, which becomes 1; the order is open. `kind` is sum, prod, max or min (NaN wins).
 
-    i1 counts as 0 and 1, and sums wrap to one bit.
+    i1 counts as 0 and 1, and sums wrap to one bit. With `nnan` a NaN may be passed over, as in `arith.maximumf` with
+    this flag, of which it is no undefined value here.
     """
 
     name = "tile.reduce"
     kind = prop_def(StringAttr)
     axis = prop_def(NUMBER)
     unsigned = opt_prop_def(UnitAttr)
+    nnan = opt_prop_def(UnitAttr)
     value = operand_def(TensorType)
     result = result_def(TensorType)
     traits = traits_def(Pure())
-    assembly_format = "$kind $value `,` $axis (`unsigned` $unsigned^)? attr-dict `:` type($value) `->` type($result)"
+    assembly_format = (
+        "$kind $value `,` $axis (`unsigned` $unsigned^)? (`nnan` $nnan^)? attr-dict `:` type($value) `->` type($result)"
+    )
 
-    def __init__(self, kind: str, value: SSAValue, axis: int, unsigned: bool = False) -> None:
+    def __init__(
+        self, kind: str, value: SSAValue, axis: int, unsigned: bool = False, nnan: bool = False
+    ) -> None:  # fmt: skip
         extents = list(shape(value))
         extents[axis] = 1
-        super().__init__(value, results=[tile_type(extents, element(value))], kind=kind, axis=axis, unsigned=unsigned)
+        results = [tile_type(extents, element(value))]
+        super().__init__(value, results=results, kind=kind, axis=axis, unsigned=unsigned, nnan=nnan)
 
     def verify_(self) -> None:
         extents = list(shape(self.value))

@@ -13,6 +13,7 @@ from dataclasses import field
 import numpy as np
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import MemRefType
+from xdsl.dialects.utils import FastMathFlag
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from tilewright.dataclass import dataclass
@@ -597,6 +598,8 @@ def _extreme(
     return emit
 
 
+NO_NAN = arith.FastMathFlagsAttr([FastMathFlag.NO_NANS])
+
 FUNCTIONS: dict[str, Emit] = {
     "add": _by_kind(arith.AddfOp, arith.AddiOp),
     "sub": _by_kind(arith.SubfOp, arith.SubiOp),
@@ -637,6 +640,9 @@ FUNCTIONS: dict[str, Emit] = {
 }  # fmt: skip
 
 
-def combine(kind: str, builder: KernelBuilder, a: Value, b: Value) -> Value:
-    """One step of an accumulation: sum, prod, max or min."""
+def combine(kind: str, builder: KernelBuilder, a: Value, b: Value, *, nnan: bool = False) -> Value:
+    """One step of an accumulation: sum, prod, max or min. With `nnan` an extreme of floats may pass over NaN."""
+    if nnan:
+        operation = {"max": arith.MaximumfOp, "min": arith.MinimumfOp}[kind]
+        return Value(builder.insert(operation(a.ssa, b.ssa, NO_NAN)), a.dtype)
     return FUNCTIONS[{"sum": "add", "prod": "mul", "max": "max", "min": "min"}[kind]](builder, [a, b])

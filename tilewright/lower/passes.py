@@ -165,7 +165,8 @@ class Passes:
             moved = FUNCTIONS["mul"](self.builder, [before, self._factor(follows)])
             return FUNCTIONS["add"](self.builder, [moved, total])
         self.before[statement.name] = before
-        after = self.kept[statement.name] = combine(statement.accum, self.builder, before, total)
+        after = combine(statement.accum, self.builder, before, total, nnan=statement.ignores_nan)
+        self.kept[statement.name] = after
         if onward.follows.reduction == statement.name:
             factor = self._factor(onward.follows)
             self._outer_emitter().store(factor, onward.view, self._here(onward.address), factor.dtype)
@@ -300,23 +301,26 @@ class Passes:
                 return [emitter.added(body, Value(carried[0], dtype)).ssa]
             value = emitter.emit(body)
             if vectors and (emitter.extents != extents or emitter.bounds):
-                return [self._fold_ragged(emitter, value, carried[0], accum, dtype, extents)]
+                return [self._fold_ragged(emitter, value, carried[0], statement, extents)]
             full = Value(emitter.full(value) if extents else value.ssa, value.dtype)
-            return [combine(accum, self.builder, Value(carried[0], dtype), full).ssa]
+            return [combine(accum, self.builder, Value(carried[0], dtype), full, nnan=statement.ignores_nan).ssa]
 
         def finish(total: SSAValue) -> Value:
             if vectors:
                 unsigned = dtypes.is_unsigned(dtype)
-                total = self.builder.insert(tile.ReduceOp(accum, total, len(extents) - 1, unsigned))
+                dim, nnan = len(extents) - 1, statement.ignores_nan
+                total = self.builder.insert(tile.ReduceOp(accum, total, dim, unsigned, nnan))
                 total = self.builder.insert(tile.ReshapeOp(total, ()))
             return Value(total, dtype)
 
         return Reduction(start, step, finish)
 
     def _fold_ragged(
-        self, emitter: BodyEmitter, value: Value, total: SSAValue, accum: str, dtype: str, extents: tuple[int, ...]
+        self, emitter: BodyEmitter, value: Value, total: SSAValue, statement: Statement, extents: tuple[int, ...]
     ) -> SSAValue:
         """Reduce a ragged tile to one number and combine it into a one-element position of the total."""
+        assert isinstance(statement.accum, str)
+        accum, dtype, nnan = statement.accum, computed_in(statement.tensor.dtype), statement.ignores_nan
         full = emitter.full(value)
         dim = len(emitter.extents) - 1
         inside = self._inside(emitter)
@@ -325,7 +329,7 @@ class Passes:
             full = self.builder.insert(
                 tile.SelectOp(inside, full, self.builder.insert(tile.BroadcastOp(neutral, emitter.extents)))
             )
-        one = self.builder.insert(tile.ReduceOp(accum, full, dim, dtypes.is_unsigned(dtype)))
+        one = self.builder.insert(tile.ReduceOp(accum, full, dim, dtypes.is_unsigned(dtype), nnan))
         scalar = self.builder.insert(tile.ReshapeOp(one, ()))
         neutral = self.builder.number(identity(accum, dtype).value, dtype)
         numbers = self.builder.insert(tile.IotaOp(extents, len(extents) - 1))
@@ -338,7 +342,7 @@ class Passes:
                 self.builder.insert(tile.BroadcastOp(neutral, extents)),
             )
         )
-        return combine(accum, self.builder, Value(total, dtype), Value(spread, dtype)).ssa
+        return combine(accum, self.builder, Value(total, dtype), Value(spread, dtype), nnan=nnan).ssa
 
     def _inside(self, emitter: BodyEmitter) -> SSAValue | None:
         """Which points of a step exist along its vector; None where all do."""

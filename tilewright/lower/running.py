@@ -71,6 +71,7 @@ class Running:
         self.rules = [each.follows for each in followers if each.follows is not None]
         self.deviation = placeholder(ELEMENT, self.dtype) - placeholder(BEFORE, self.dtype)
         self.is_mean, self.points, self.ragged = reduction.accum == "sum", points, ragged
+        self.nnan = reduction.ignores_nan
 
     # Steps ----------------------------------------------------------------------------------------------------------
 
@@ -90,7 +91,8 @@ class Running:
         known[BEFORE] = old
         emitter = self._emitter(known)
         if count is None:
-            counts, new = [], combine(self.accum, self.builder, self._folded(known[ELEMENT], self.accum), old)
+            folded = self._folded(known[ELEMENT], self.accum)
+            counts, new = [], combine(self.accum, self.builder, folded, old, nnan=self.nnan)
         else:
             total, new = self._moved(count, old, known[ELEMENT], inside, None if several else emitter)
             counts = [total]
@@ -188,7 +190,7 @@ class Running:
             step = self._times(apart, second_points / (first_points + second_points))
             row = self._apply("add", first.value, step)
         else:
-            row = combine(self.accum, self.builder, first.value, second.value)
+            row = combine(self.accum, self.builder, first.value, second.value, nnan=self.nnan)
         sums = []
         for number, rule in enumerate(self.rules):
             both = []

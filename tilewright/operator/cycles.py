@@ -212,7 +212,8 @@ def accumulation_instructions(statement: Statement, vector: Axis | None) -> floa
         return 0
     if statement.accum == "sum" and vector not in statement.reduce:
         return 0 if is_multiply_add(statement.body, statement.tensor.dtype) else 1
-    return EXTREME_INSTRUCTIONS if statement.accum in EXTREMES and is_float(statement.tensor.dtype) else 1
+    keeps_nan = statement.accum in EXTREMES and is_float(statement.tensor.dtype) and not statement.ignores_nan
+    return EXTREME_INSTRUCTIONS if keeps_nan else 1
 
 
 def following_instructions(statement: Statement, machine: Cpu) -> float:

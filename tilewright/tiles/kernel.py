@@ -55,7 +55,8 @@ class Statement:
     (`tiles.windows`). `address` is where the value is stored, None where it stays in the kernel.
     With an `Ordered` accumulation the statement gives whole dimensions of the result, of so many elements and strides
     as `dims` says: the element at places p of these lies at ``address + sum p * stride``. A sum that `follows` another
-    reduction may be computed in one pass with it.
+    reduction may be computed in one pass with it. An extreme that `ignores_nan` may pass over elements that are NaN:
+    these reach every result that depends on it in another way.
     """
 
     tensor: Tensor
@@ -66,6 +67,7 @@ class Statement:
     address: Expr | None = None
     dims: tuple[tuple[int, int], ...] = ()
     follows: Follows | None = None
+    ignores_nan: bool = False
 
     @property
     def name(self) -> str:

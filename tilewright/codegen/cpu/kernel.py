@@ -231,7 +231,7 @@ class KernelEmitter:
 
     def _reduce(self, op: tile.ReduceOp) -> None:
         extents, axis, value = tile.shape(op.value), op.axis.value.data, self.values[op.value]
-        combine = self._combiner(op.kind.data, tile.element(op.value), bool(op.unsigned))
+        combine = self._combiner(op.kind.data, tile.element(op.value), bool(op.unsigned), op)
         if axis == len(extents) - 1:
             adds = op.kind.data == "sum" and isinstance(llvm_type(tile.element(op.value)), ir.IntType)
             some = op.kind.data == "max" and bool(op.unsigned) and tile.element(op.value) == tile.I1
@@ -290,9 +290,12 @@ class KernelEmitter:
             vector = combine(low, high)
         return self._tree([*lane_pieces(self.builder, [vector]), *rest], combine)
 
-    def _combiner(self, kind: str, element_type: Attribute, unsigned: bool) -> Callable[[ir.Value, ir.Value], ir.Value]:
+    def _combiner(
+        self, kind: str, element_type: Attribute, unsigned: bool, op: tile.ReduceOp | None = None
+    ) -> Callable[[ir.Value, ir.Value], ir.Value]:
+        """What combines two elements; an `op` says whether a NaN may be passed over."""
         found = combination(kind, not isinstance(llvm_type(element_type), ir.IntType), unsigned)
-        return lambda a, b: emit_kind(self.builder, self.target, found, None, [a, b])
+        return lambda a, b: emit_kind(self.builder, self.target, found, op, [a, b])
 
     # Memory ---------------------------------------------------------------------------------------------------
 

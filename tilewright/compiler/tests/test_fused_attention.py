@@ -158,6 +158,23 @@ def test_keys_that_no_row_of_a_block_sees_are_not_computed(small: bool) -> None:
     assert np.isnan(found[0, 300:]).all()
 
 
+@pytest.mark.parametrize("small", [True, False])
+@pytest.mark.parametrize("key", [0, 7, 300, 639])
+def test_a_score_of_no_number_makes_its_whole_row_none(key: int, small: bool) -> None:
+    """The largest score passes over it, in any block; the sum of the exponentials does not."""
+    graph = attended(1, 40, 640, (64, 64), mask="f32")
+    q, k, v, mask = inputs(graph)
+    mask[:] = 0
+    mask[5, key], mask[6, key] = np.nan, np.inf
+    mask[7, :], mask[7, key] = -np.inf, np.nan
+    with patch.object(cpu_fused, "l2_bytes", lambda _: SMALL_L2 if small else 1 << 21):
+        assert ("stage" in fused_tree(planned(graph))) == small
+        found = compile_graph(graph, threads=1, options=ALWAYS)(q, k, v, mask)
+    others = np.delete(np.arange(40), [5, 6, 7])
+    assert np.isnan(found[0, 5:8]).all()
+    np.testing.assert_allclose(found[0, others], exact([q, k, v, mask], 0.25, None)[0, others], rtol=0, atol=1e-5)
+
+
 def test_a_mask_that_follows_no_row_leaves_nothing_out() -> None:
     """Rows of no key at all compute the first keys, as a softmax of nothing is no number."""
     graph = attended(1, 200, 300, (16, 16), offset=-150)

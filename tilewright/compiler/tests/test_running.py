@@ -19,13 +19,16 @@ import tilewright.compiler.gpu_relayouts  # noqa: F401 - it would keep what `on_
 import tilewright.compiler.rows as rows_module
 import tilewright.operator.rules.cpu_rows as cpu_rows
 from tests.covering import tries
-from tilewright.compiler.compile import compile_graph
+from tilewright.codegen.cpu.pipeline import assembly
+from tilewright.compiler.compile import build, compile_graph
 from tilewright.decision import Decision
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import norm
+from tilewright.expr.ops.reduce import reduce_max
 from tilewright.kernel.interpreter import run_main
 from tilewright.kernel.text import parse_module
 from tilewright.layouts.blocked import Blocked
+from tilewright.machine import resolve_cpu
 from tilewright.operator.rewrites.following import with_following
 from tilewright.operator.rules.gpu_rows import kernel_on_blocks
 from tilewright.operator.rules.gpu_rows_time import RowsTile
@@ -108,6 +111,16 @@ def holds(graph: Graph, found: Array, x: Array, dtype: str) -> None:
 
 
 GRAPHS = {"softmax": softmax, "layer norm": layer_norm}
+
+
+@pytest.mark.parametrize("machine", ["x86-64-v3", "x86-64-v4"])
+def test_the_largest_value_of_a_softmax_takes_one_instruction(machine: str) -> None:
+    """The sum has every NaN, so that none needs to win; where the largest value is a result, one does."""
+    b = GraphBuilder()
+    x = b.input("x", (10, 256), "f32")
+    both = b.finish([norm.softmax(x), reduce_max(x, [1])])
+    programs = [build(graph, resolve_cpu(machine), 1, UNCACHED).program for graph in (softmax(256, "f32"), both)]
+    assert ["vcmp" in assembly(parse_module(program)) for program in programs] == [False, True]
 
 
 # CPUs -----------------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from tilewright.operator.product_loops import merge_product_loops
 from tilewright.operator.product_point import ProductPoint, k_unroll
 from tilewright.operator.product_tree import ProductTree
 from tilewright.operator.products_tree import ProductsTree, Rows, products_tree, with_windows
+from tilewright.operator.rewrites.maxima_without_nan import maxima_without_nan
 from tilewright.operator.rewrites.nonpositive_exponentials import nonpositive_exponentials
 from tilewright.operator.rules.cpu_product import EVEN, balance, choose_point, l2_bytes, tiles_that_fit
 from tilewright.operator.rules.cpu_rows import rows_once, schedule_rows, vector_lanes
@@ -104,7 +105,7 @@ def fused_kernel(
     tree = with_windows(replace(tree, kept=tuple(tree.window_reads) if point.keep else ()))
     tree = replace(tree, seen=tree.last_seen is not None)
     statements = in_order(works, {number: each.statements for number, each in tree.rows.items()})
-    return Kernel(nonpositive_exponentials(statements), tree.tree())
+    return Kernel(maxima_without_nan(nonpositive_exponentials(statements)), tree.tree())
 
 
 def in_order(works: Sequence[Product], rows: Mapping[int, Statements]) -> Statements:

@@ -26,6 +26,7 @@ from tilewright.operator.crossed import crossed_read, order_of_squares, woven_lo
 from tilewright.operator.cycles import nest_cycles
 from tilewright.operator.passes import passes_of, row_buffers, rows_in_use, walks_inner
 from tilewright.operator.rewrites.following import with_following
+from tilewright.operator.rewrites.maxima_without_nan import maxima_without_nan
 from tilewright.operator.rewrites.nonpositive_exponentials import nonpositive_exponentials
 from tilewright.operator.rules.cpu_product import l2_bytes
 from tilewright.operator.rules.cpu_rows_time import RowTime
@@ -75,7 +76,7 @@ def schedule_rows(
 
     Neighbours along loops in `single` do not share a register tile. With `whole` channels have no blocks of their own.
     """
-    statements = nonpositive_exponentials(with_following(statements))
+    statements = maxima_without_nan(nonpositive_exponentials(with_following(statements)))
     lanes = lanes or vector_lanes(machine)
     outer, inner = outer_loops(statements), inner_loops(statements)
     vector = _vector_loop(statements, lanes)
