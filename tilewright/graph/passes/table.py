@@ -31,6 +31,7 @@ from tilewright.graph.passes.separate_outputs import SeparateOutputs
 from tilewright.graph.passes.split_channels import SplitChannels
 from tilewright.graph.passes.split_phases import SplitPhases
 from tilewright.graph.passes.split_taps import SplitTaps
+from tilewright.graph.passes.widen_factors import WidenFactors
 
 
 def simplifying(is_product: Callable[[Compute], bool]) -> tuple[GraphPass, ...]:
@@ -60,7 +61,7 @@ def fitting(price: Price, cycles: Cycles, ordered: bool = True) -> tuple[GraphPa
     `price` tells how level 3 would run a product, `cycles` how long a kernel of it takes where products may be
     combined, `ordered` whether there are kernels for ordered accumulations.
     """
-    return (CombineProducts(cycles), OffsetFactors(price), OrderedAsReductions(not ordered))
+    return (CombineProducts(cycles), OffsetFactors(price), WidenFactors(price), OrderedAsReductions(not ordered))
 
 
 def storing() -> tuple[GraphPass, ...]:
