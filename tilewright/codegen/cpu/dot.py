@@ -112,13 +112,13 @@ def body_of(op: tile.DotOp, target: Target, c: TileValue) -> Intrinsic | None:
 @cache
 def product_of_record(record: Intrinsic) -> Product:
     """How a record multiplies, by its emitter; raises InvalidProgram for an emitter that there is not."""
-    if record.emitter == "words":
+    if record.emitter in WORDS:
         return _words(record)
     found = PRODUCTS.get(record.emitter) if record.emitter else None
     if found is None:
         raise InvalidProgram(
             f"no emitter {record.emitter!r} on this target, which {record.name} names",
-            help=f"one of {', '.join(filter(None, [*PRODUCTS, 'words']))}",
+            help=f"one of {', '.join(filter(None, [*PRODUCTS, *WORDS]))}",
         )
     return found
 
@@ -216,7 +216,8 @@ def _multiply_add(at: Emission, a: ir.Value, b: ir.Value, acc: ir.Value) -> ir.V
 
 
 def _words(record: Intrinsic) -> Product:
-    """The function of LLVM that a record names, on vectors of words of 32 bits: accumulators, then its sources.
+    """The function of LLVM that a record names, on vectors of words of 32 bits: accumulators, then its sources. Of
+    `added_words` it has the sources alone, and an addition takes its result into the accumulators.
 
     A word is as many neighbours along k as fit. Accumulators are widened to the next number of lanes for which there
     is a function.
@@ -241,8 +242,10 @@ def _words(record: Intrinsic) -> Product:
             )
         parts = vector_type(part, 32 * lanes // width)
         words = [builder.bitcast(_resized(builder, word, lanes), parts) for word in ((b, a) if vectors[0] else (a, b))]
-        wide = _resized(builder, acc, lanes)
-        return _resized(builder, intrinsic(builder, record.functions[lanes], wide.type, [wide, *words]), count)
+        wide, function = _resized(builder, acc, lanes), record.functions[lanes]
+        if record.emitter == "added_words":
+            return _resized(builder, builder.add(wide, intrinsic(builder, function, wide.type, words)), count)
+        return _resized(builder, intrinsic(builder, function, wide.type, [wide, *words]), count)
 
     return Product(group, _splat, _as_is, step)
 
@@ -287,6 +290,7 @@ def _portable_step(at: Emission, a: ir.Value, b: ir.Value, acc: ir.Value) -> ir.
     return (_multiply_add if isinstance(at.accumulator, ir.IntType) else _fma)(at, a, b, acc)
 
 
+WORDS = ("words", "added_words")  # emitters that call the function of LLVM that a record names
 BODIES: dict[str, Body] = {}  # of micro-kernels, by the emitters that their records name; `compiler.micro_kernels`
 
 PRODUCTS: dict[str, Product] = {  # methods, which need nothing of a record

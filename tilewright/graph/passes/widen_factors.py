@@ -21,7 +21,8 @@ from tilewright.graph.passes.rewritten import Rewritten
 
 #: The type that each narrow factor is converted to: the narrowest that has all of its values and a fast instruction.
 WIDER: Mapping[DType, DType] = {"bf16": "f32", "f16": "f32", "u8": "i16", "i8": "i16"}
-CONVERTED_CYCLES = 2.0  # of an element: it is converted, and twice as many bytes are written and read
+CONVERTED_CYCLES = 2.0  # of an element of a variable: it is converted, written and read with twice the bytes
+BYTE_CYCLES = 0.2  # of a byte by which a constant becomes longer: 16 GB/s, between L3 and main memory of a Zen 3
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,10 @@ class WidenFactors:
              A[i, k] += x.f32[i, c] * W.f32[k, c]                with const W.f32 = f32(W)
     Bytes become i16, and their product is ``i32(x.i16[i, c]) * i32(W.i16[k, c])``.
     Legal where the factors are reads: the wider type has every value of the narrow one, so that no result changes.
-    Done where `price` says that level 3 runs the wider product in fewer cycles, and what is saved is more than
-    `CONVERTED_CYCLES` for each element that no other product has had converted. A constant is converted when the
-    graph is compiled. Padding is converted with what it pads. Needs offsets taken out of factors.
+    Done where `price` says that level 3 runs the wider product in fewer cycles, and what is saved is more than the
+    conversion takes of elements that no other product has had converted: `CONVERTED_CYCLES` each. A constant is
+    converted when the graph is compiled, and more bytes of it are read: `BYTE_CYCLES` each. Padding is converted with
+    what it pads. Needs offsets taken out of factors.
     """
 
     price: Price
@@ -73,10 +75,8 @@ class _Widening:
             return None
         products = prod(static_shape(tuple(axis.extent for axis in node.loops)))
         new = {each.tensor.name: each.tensor for each in factors if each.tensor.name not in self.wide}
-        apart, inside = (
-            products * then[0] + CONVERTED_CYCLES * sum(each.size for each in new.values()),
-            products * now[0],
-        )
+        conversion = sum(map(self._conversion_cycles, new.values()))
+        apart, inside = products * then[0] + conversion, products * now[0]
         if apart >= inside:
             return None
         del self.nodes[node.name]
@@ -91,6 +91,12 @@ class _Widening:
             cost=Cost(cycles=apart),
             runner_up_cost=Cost(cycles=inside),
         )
+
+    def _conversion_cycles(self, tensor: Tensor) -> float:
+        """What a factor costs in its wider type that it did not cost before."""
+        if tensor.name in self.constants:
+            return BYTE_CYCLES * (_wider(tensor).size_bytes - tensor.size_bytes)
+        return CONVERTED_CYCLES * tensor.size
 
     def finished(self) -> Graph:
         return live(replace(self.graph, nodes=tuple(self.nodes.values()), constants=self.constants))

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="instruct
 
 # LLVM types of destination and sources in registers, and the body from %a, %b, %c to %d.
 CALL = "%d = call {c} @{f}({c} %c, {a} %a, {b} %b)\n"
+ADDED = "%p = call {c} @{f}({a} %a, {b} %b)\n%d = add {c} %p, %c\n"
 FMA = "%d = call {c} @{f}({a} %a, {b} %b, {c} %c)\n"
 SAT16 = """\
 %p = call <32 x i16> @llvm.x86.avx512.pmaddubs.w.512(<64 x i8> %a, <64 x i8> %b)
@@ -38,6 +39,7 @@ declare <16 x i32> @llvm.x86.avx512.pmaddw.d.512(<32 x i16>, <32 x i16>)
 NAMES = (
     "vpdpbusd_full_16x4_u8s8_s32", "vpdpbusds_full_16x4_u8s8_s32", "vpdpbusd_full_8x4_u8s8_s32",
     "vdpbf16ps_full_16x2_bf16_f32", "fma_full_16_f32_f32", "fma_full_8_f64_f64", "gemv_16x4_sat16",
+    "vpmaddwd_full_16x2_s16_s32", "vpmaddwd_full_8x2_s16_s32", "vpmaddwd_full_4x2_s16_s32",
 )  # fmt: skip
 
 
@@ -51,7 +53,7 @@ def compiled(name: str) -> Any:
     """A function (a, b, c, d: pointers) that runs the record's instruction once."""
     record = standard().find(name)
     lanes = record.destination.loops and record.shape(record.destination)[0]
-    types = {"i32": "i32", "f32": "float", "f64": "double", "u8": "i8", "i8": "i8", "bf16": "bfloat"}
+    types = {"i32": "i32", "f32": "float", "f64": "double", "u8": "i8", "i8": "i8", "i16": "i16", "bf16": "bfloat"}
     group = record.macs // lanes
     a, b, c = (f"<{lanes * (group if place < 2 else 1)} x {types[o.dtype]}>" for place, o in enumerate(record.operands))
     if name == "gemv_16x4_sat16":
@@ -59,6 +61,8 @@ def compiled(name: str) -> Any:
     elif record.llvm.startswith("llvm.fma"):
         function = f"llvm.fma.v{lanes}f{record.destination.dtype[1:]}"
         body, declare = FMA.format(a=a, b=b, c=c, f=function), f"declare {c} @{function}({a}, {b}, {c})"
+    elif record.emitter == "added_words":
+        body, declare = ADDED.format(a=a, b=b, c=c, f=record.llvm), f"declare {c} @{record.llvm}({a}, {b})"
     else:
         words = f"<{lanes} x i32>" if "i8" in a else a  # LLVM's byte products took words until version 21
         function = record.functions[lanes]

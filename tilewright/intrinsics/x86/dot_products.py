@@ -1,17 +1,19 @@
-"""AVX-512 instructions that multiply neighbours along k and add them into one 32-bit lane."""
+"""Instructions of x86 that multiply neighbours along k and add them into one 32-bit lane."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from tilewright.intrinsics.composite import family
-from tilewright.intrinsics.intrinsic import Cost, Intrinsic, Movement, Numerics
+from tilewright.intrinsics.intrinsic import WIDTH, Cost, Intrinsic, Movement, Numerics
 from tilewright.intrinsics.shapes import DOT, FULL_DOT, types_of, vector
 
 X86 = "x86"
 
+_COST = Cost(0.5, 5.0)
 _PAIRS_SOURCE = "Intel SDM vol. 2, VDPBF16PS: odd product first, then even, each addition rounded; denormals are zero"
 _QUADS_SOURCE = "Intel SDM vol. 2, VPDPBUSD: exact products, sums wrap in 32 bits"
+_WORDS_SOURCE = "Intel SDM vol. 2, VPMADDWD, then VPADDD: exact products, sums wrap in 32 bits"
 
 
 def dot(
@@ -27,6 +29,7 @@ def dot(
     llvm: str = "",
     emitter: str = "",
     aliases: tuple[str, ...] = (),
+    cost: Cost = _COST,
 ) -> Intrinsic:
     """``Dst[i] += Src1[r] * Src2[i, r]``, Src1 broadcast to all lanes; `full`: ``Src1[i, r]``."""
     a, b, c = dtypes
@@ -40,7 +43,7 @@ def dot(
         FULL_DOT if full else DOT,
         {"i": lanes, "r": group},
         ((a, loops, whole if full else "r"), (b, ("i", "r"), whole), (c, ("i",), "i")),
-        cost=Cost(0.5, 5.0),
+        cost=cost,
         source=source,
         numerics=numerics,
         features=features,
@@ -51,13 +54,14 @@ def dot(
             Movement("stc", "Dst", "mem", "reg", "addr_c + i"),
         ),
         llvm=llvm,
-        vector_bits=(128, 256, 512) if llvm else (),
+        vector_bits=(128, 256, 512) if WIDTH in llvm else (),
         emitter=emitter,
         aliases=aliases,
     )
 
 
 _U8S8 = ("u8", "i8", "i32")
+_WORDS = ("i16", "i16", "i32")
 _BF16 = ("bf16", "bf16", "f32")
 _VNNI, _BF16_PAIRS = Numerics(order="fixed"), Numerics("bf16_pairs", denormals="zero", order="fixed")
 _EVEX = {16: ("avx512vnni",), 8: ("avxvnni",), 4: ("avxvnni",)}
@@ -81,15 +85,36 @@ def _dots(lanes: int, full: bool) -> tuple[Intrinsic, ...]:
     )  # fmt: skip
 
 
-_BROADCAST = tuple(record for lanes in (16, 8, 4) for record in _dots(lanes, full=False))
-_FULL = tuple(record for lanes in (16, 8, 4) for record in _dots(lanes, full=True))
+#: Two instructions, of which sums wait for the addition alone. With 512 bits they are of AVX-512BW, with 256 of AVX2.
+_PAIRS_OF_WORDS = {
+    16: ("llvm.x86.avx512.pmaddw.d.512", ("avx512bw",)),
+    8: ("llvm.x86.avx2.pmadd.wd", ("avx2",)),
+    4: ("llvm.x86.sse2.pmadd.wd", ("sse2",)),
+}
+
+
+def _words(lanes: int, full: bool) -> Intrinsic:
+    llvm, features = _PAIRS_OF_WORDS[lanes]
+    return dot("vpmaddwd", lanes, 2, _WORDS, features, _VNNI, _WORDS_SOURCE, full=full, llvm=llvm,
+               emitter="added_words", cost=Cost(0.75, 1.0))  # fmt: skip
+
+
+def _family(record: Intrinsic) -> tuple[Intrinsic, ...]:
+    """The micro-kernels of an instruction: AVX-512 has 32 registers, what came before has 16."""
+    return family(record, 32 if any(feature.startswith("avx512") for feature in record.features) else 16)
+
+
+_BROADCAST = tuple(
+    record for lanes in _PAIRS_OF_WORDS for record in (*_dots(lanes, full=False), _words(lanes, full=False))
+)
+_FULL = tuple(record for lanes in _PAIRS_OF_WORDS for record in (*_dots(lanes, full=True), _words(lanes, full=True)))
 _SATURATED = replace(
     dot("gemv", 16, 4, _U8S8, ("avx512bw",), Numerics("saturated_pairs_i16", order="fixed"), _SKYLAKE),
     name="gemv_16x4_sat16",
     cost=Cost(2.0, 11.0),
 )
 INTRINSICS = (
-    *(kernel for record in _BROADCAST if not record.numerics.saturate for kernel in family(record, 32)),
+    *(kernel for record in _BROADCAST if not record.numerics.saturate for kernel in _family(record)),
     *_BROADCAST,
     *_FULL,
     _SATURATED,

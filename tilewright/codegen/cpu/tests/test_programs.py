@@ -183,6 +183,7 @@ def test_nontemporal_stores_ask_for_aligned_addresses_only() -> None:
 @pytest.mark.parametrize(
     ("intrinsic", "group", "dtypes", "feature"),
     [("vdpbf16ps", 2, ("bf16", "bf16", "f32"), "avx512bf16"), ("vpdpbusd", 4, ("i8", "i8", "i32"), "avx512vnni"),
+     (f"vpmaddwd_{host().vector_bits // 32}x2_s16_s32", 2, ("i16", "i16", "i32"), "avx2"),
      ("", 2, ("bf16", "bf16", "f32"), "sse2"), ("widen_i32", 1, ("i8", "i8", "i32"), "sse2")],
 )  # fmt: skip
 @pytest.mark.parametrize("a_stride", [1, 2])
@@ -197,6 +198,7 @@ def test_products_of_words(
     b_shape = f"{k // group}x{n}x{group}" if group > 1 else f"{k}x{n}"
     b_strides = f"{n * group}, {group}, 1" if group > 1 else f"{n}, 1"
     a_size, b_size, c_size = m * k * a_stride, k * n, m * n
+    unsigned = "" if a == "i16" else "a"
     zero = "0" if c == "i32" else "0.000000e+00"
     views = f"memref<{a_size}x{a}>, memref<{b_size}x{b}>, memref<{c_size}x{c}>"
     module = program(
@@ -205,7 +207,7 @@ def test_products_of_words(
     %5 = tile.load %1[%3] strides [{b_strides}] : memref<{b_size}x{b}> -> tensor<{b_shape}x{b}>
     %6 = arith.constant {zero} : {c}
     %7 = tile.broadcast %6 : {c} -> tensor<{m}x{n}x{c}>
-    %8 = tile.dot "{intrinsic}" %4, %5, %7 unsigned "a" : tensor<{m}x{k}x{a}>, tensor<{b_shape}x{b}>,
+    %8 = tile.dot "{intrinsic}" %4, %5, %7 unsigned "{unsigned}" : tensor<{m}x{k}x{a}>, tensor<{b_shape}x{b}>,
     tensor<{m}x{n}x{c}>
     tile.store %8, %2[%3] strides [{n}, 1] : tensor<{m}x{n}x{c}>, memref<{c_size}x{c}>""",
         f"%0: memref<{a_size}x{a}>, %1: memref<{b_size}x{b}>, %2: memref<{c_size}x{c}>",
@@ -216,7 +218,9 @@ def test_products_of_words(
     )
     generator = np.random.default_rng(n)
     if c == "i32":
-        inputs = [generator.integers(-128, 128, size).astype(np.int8) for size in (a_size, b_size)]
+        stored = np.dtype(np.int16 if a == "i16" else np.int8)
+        inputs = [np.frombuffer(generator.bytes(size * stored.itemsize), stored).copy() for size in (a_size, b_size)]
+        inputs[0][:2] = inputs[1][:2] = np.iinfo(stored).min
         agrees(module, inputs, [np.zeros(c_size, np.int32)])
     else:
         inputs = [generator.standard_normal(size).astype(ml_dtypes.bfloat16) for size in (a_size, b_size)]
