@@ -29,7 +29,7 @@ from tilewright.codegen.values import (
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidProgram
 from tilewright.intrinsics.elements import bits
-from tilewright.intrinsics.intrinsic import WIDTH, Intrinsic
+from tilewright.intrinsics.intrinsic import Intrinsic
 from tilewright.intrinsics.registry import Registry, catalogue
 from tilewright.kernel import dialect as tile
 from tilewright.kernel.records import record_of, registry_of
@@ -220,7 +220,7 @@ def _words(record: Intrinsic) -> Product:
     `added_words` it has the sources alone, and an addition takes its result into the accumulators.
 
     A word is as many neighbours along k as fit. Accumulators are widened to the next number of lanes for which there
-    is a function.
+    is a function, and cut into parts where there is none for so many.
     """
     width, loop = bits(record.sources[0].dtype), record.destination.loops[0]
     lanes, group = record.extents[loop], 32 // width
@@ -233,13 +233,13 @@ def _words(record: Intrinsic) -> Product:
     part = _bfloat() if record.sources[0].dtype == "bf16" else ir.IntType(width)
 
     def step(at: Emission, a: ir.Value, b: ir.Value, acc: ir.Value) -> ir.Value:
-        builder, count = at.builder, lanes_of(acc)
-        lanes = next((each for each in record.functions if each >= count), 0)
-        if not lanes:
-            raise InvalidProgram(
-                f"{record.name} has no function for {count} lanes: {', '.join(record.functions.values())}",
-                help=f"an `llvm` with {WIDTH}, and its widths in `vector_bits`",
+        builder, count, most = at.builder, lanes_of(acc), max(record.functions)
+        if count > most:  # registers of the machine are wider than those of the instruction
+            first, rest = (
+                [_lanes(builder, each, *part) for each in (a, b, acc)] for part in ((0, most), (most, count))
             )
+            return _joined(builder, step(at, *first), step(at, *rest))
+        lanes = next(each for each in record.functions if each >= count)
         parts = vector_type(part, 32 * lanes // width)
         words = [builder.bitcast(_resized(builder, word, lanes), parts) for word in ((b, a) if vectors[0] else (a, b))]
         wide, function = _resized(builder, acc, lanes), record.functions[lanes]
@@ -248,6 +248,21 @@ def _words(record: Intrinsic) -> Product:
         return _resized(builder, intrinsic(builder, function, wide.type, [wide, *words]), count)
 
     return Product(group, _splat, _as_is, step)
+
+
+def _lanes(builder: ir.IRBuilder, value: ir.Value, begin: int, end: int) -> ir.Value:
+    """Some lanes of a register."""
+    if end - begin == 1:
+        return builder.extract_element(value, I32(begin))
+    order = ir.Constant(vector_type(I32, end - begin), [I32(lane) for lane in range(begin, end)])
+    return builder.shuffle_vector(value, value, order)
+
+
+def _joined(builder: ir.IRBuilder, first: ir.Value, rest: ir.Value) -> ir.Value:
+    """A register with the lanes of two, of which the first has as many as the other or more."""
+    lanes, more = lanes_of(first), lanes_of(rest)
+    order = ir.Constant(vector_type(I32, lanes + more), [I32(lane) for lane in range(lanes + more)])
+    return builder.shuffle_vector(first, _resized(builder, rest, lanes), order)
 
 
 def _resized(builder: ir.IRBuilder, value: ir.Value, lanes: int) -> ir.Value:

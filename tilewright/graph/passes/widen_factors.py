@@ -16,6 +16,7 @@ from tilewright.expr.dtypes import DType
 from tilewright.expr.graph import Graph
 from tilewright.expr.live import live
 from tilewright.expr.names import claim
+from tilewright.expr.rewrite import inline
 from tilewright.graph.passes.offset_factors import Price
 from tilewright.graph.passes.rewritten import Rewritten
 
@@ -37,7 +38,7 @@ class WidenFactors:
     Done where `price` says that level 3 runs the wider product in fewer cycles, and what is saved is more than the
     conversion takes of elements that no other product has had converted: `CONVERTED_CYCLES` each. A constant is
     converted when the graph is compiled, and more bytes of it are read: `BYTE_CYCLES` each. Padding is converted with
-    what it pads. Needs offsets taken out of factors.
+    what it pads, and a map that nothing else reads gives the wider values itself. Needs offsets taken out of factors.
     """
 
     price: Price
@@ -99,7 +100,18 @@ class _Widening:
         return CONVERTED_CYCLES * tensor.size
 
     def finished(self) -> Graph:
-        return live(replace(self.graph, nodes=tuple(self.nodes.values()), constants=self.constants))
+        """The graph without what nothing reads any more; a map that is only read to be converted gives wider values."""
+        graph = live(replace(self.graph, nodes=tuple(self.nodes.values()), constants=self.constants))
+        readers, kept = graph.consumers(), {tensor.name for tensor in graph.outputs}
+        nodes = {node.name: node for node in graph.nodes}
+        for name, wide in self.wide.items():
+            narrow = nodes.get(name)
+            if narrow is None or narrow.accum is not None or name in kept:
+                continue
+            if [reader.name for reader in readers[name]] == [wide.name]:
+                nodes[wide.name] = inline(nodes[wide.name], narrow)
+                del nodes[name]
+        return replace(graph, nodes=tuple(nodes.values()))
 
     def _converted(self, tensor: Tensor) -> Tensor:
         """The tensor in its wider type; constants have it, of others a node computes it."""
