@@ -175,6 +175,14 @@ def intrinsic(builder: ir.IRBuilder, name: str, result: ir.Type, args: Sequence[
     return builder.call(function, list(args), **kwargs)
 
 
+def some_lanes(builder: ir.IRBuilder, register: ir.Value, lanes: Sequence[int]) -> ir.Value:
+    """Lanes of a vector by number, as a vector, or as a scalar where it is one."""
+    if len(lanes) == 1:
+        return builder.extract_element(register, I32(lanes[0]))
+    order = ir.Constant(vector_type(I32, len(lanes)), [I32(lane) for lane in lanes])
+    return builder.shuffle_vector(register, register, order)
+
+
 def lane_pieces(builder: ir.IRBuilder, row: Sequence[ir.Value]) -> list[ir.Value]:
     """Every element of a row as a scalar."""
     pieces = []

@@ -22,6 +22,7 @@ from tilewright.codegen.values import (
     intrinsic,
     lanes_of,
     scalar_type,
+    some_lanes,
     splat,
     vector_type,
     with_lanes,
@@ -230,32 +231,23 @@ def _words(record: Intrinsic) -> Product:
             f"{record.name} multiplies no words of 32 bits by {record.llvm!r}",
             help=f"sums of 32 bits, {group} products each, and the name of a function of LLVM",
         )
-    part = _bfloat() if record.sources[0].dtype == "bf16" else ir.IntType(width)
+    element = _bfloat() if record.sources[0].dtype == "bf16" else ir.IntType(width)
 
     def step(at: Emission, a: ir.Value, b: ir.Value, acc: ir.Value) -> ir.Value:
         builder, count, most = at.builder, lanes_of(acc), max(record.functions)
         if count > most:  # registers of the machine are wider than those of the instruction
-            first, rest = (
-                [_lanes(builder, each, *part) for each in (a, b, acc)] for part in ((0, most), (most, count))
-            )
+            parts = range(most), range(most, count)
+            first, rest = ([some_lanes(builder, each, part) for each in (a, b, acc)] for part in parts)
             return _joined(builder, step(at, *first), step(at, *rest))
         lanes = next(each for each in record.functions if each >= count)
-        parts = vector_type(part, 32 * lanes // width)
-        words = [builder.bitcast(_resized(builder, word, lanes), parts) for word in ((b, a) if vectors[0] else (a, b))]
+        vector = vector_type(element, 32 * lanes // width)
+        words = [builder.bitcast(_resized(builder, word, lanes), vector) for word in ((b, a) if vectors[0] else (a, b))]
         wide, function = _resized(builder, acc, lanes), record.functions[lanes]
         if record.emitter == "added_words":
             return _resized(builder, builder.add(wide, intrinsic(builder, function, wide.type, words)), count)
         return _resized(builder, intrinsic(builder, function, wide.type, [wide, *words]), count)
 
     return Product(group, _splat, _as_is, step)
-
-
-def _lanes(builder: ir.IRBuilder, value: ir.Value, begin: int, end: int) -> ir.Value:
-    """Some lanes of a register."""
-    if end - begin == 1:
-        return builder.extract_element(value, I32(begin))
-    order = ir.Constant(vector_type(I32, end - begin), [I32(lane) for lane in range(begin, end)])
-    return builder.shuffle_vector(value, value, order)
 
 
 def _joined(builder: ir.IRBuilder, first: ir.Value, rest: ir.Value) -> ir.Value:
@@ -270,12 +262,9 @@ def _resized(builder: ir.IRBuilder, value: ir.Value, lanes: int) -> ir.Value:
     count = lanes_of(value)
     if count == lanes:
         return value
-    if lanes == 1:
-        return builder.extract_element(value, I32(0))
     if count == 1:
         return builder.insert_element(ir.Constant(vector_type(value.type, lanes), ir.Undefined), value, I32(0))
-    order = [I32(lane if lane < count else 0) for lane in range(lanes)]
-    return builder.shuffle_vector(value, value, ir.Constant(vector_type(I32, lanes), order))
+    return some_lanes(builder, value, [lane if lane < count else 0 for lane in range(lanes)])
 
 
 class _BFloat(types._BaseFloatType):  # type: ignore[misc]

@@ -28,6 +28,7 @@ from tilewright.codegen.values import (
     llvm_type,
     mangle,
     row_width,
+    some_lanes,
     splat,
     vector_type,
     with_lanes,
@@ -306,7 +307,7 @@ def _store_woven(access: Access, value: TileValue, nontemporal: int) -> None:
         woven = _woven(access.builder, [row[chunk] for row in value.rows])
         run.chunks = [length] * count
         for number in range(count):
-            piece = _lanes(access.builder, woven, range(number * length, (number + 1) * length))
+            piece = some_lanes(access.builder, woven, range(number * length, (number + 1) * length))
             place = start + number * length
             predicate = run.predicate(0, (), number, place)
             _store_chunk(run, place, piece, predicate, nontemporal)
@@ -427,17 +428,9 @@ def _store_prefix(access: Access, offset: int, register: ir.Value, count: int) -
     builder, start = access.builder, 0
     while start < count:
         part = 1 << ((count - start).bit_length() - 1)
-        piece = _lanes(builder, register, range(start, start + part))
+        piece = some_lanes(builder, register, range(start, start + part))
         builder.store(piece, access.address(offset + start), align=_bytes(access.element_type))
         start += part
-
-
-def _lanes(builder: ir.IRBuilder, register: ir.Value, lanes: Sequence[int]) -> ir.Value:
-    """Some lanes of a vector, as a vector, or as a scalar where it is one."""
-    if len(lanes) == 1:
-        return builder.extract_element(register, I32(lanes[0]))
-    order = ir.Constant(vector_type(I32, len(lanes)), [I32(lane) for lane in lanes])
-    return builder.shuffle_vector(register, register, order)
 
 
 def _store_contiguous(access: Access, offset: int, register: ir.Value, nontemporal: int) -> None:
@@ -450,7 +443,7 @@ def _store_contiguous(access: Access, offset: int, register: ir.Value, nontempor
     for start in range(0, length, part):
         piece = register
         if part != length:
-            piece = _lanes(builder, register, range(start, start + part))
+            piece = some_lanes(builder, register, range(start, start + part))
         stored = builder.store(piece, access.address(offset + start), align=nontemporal)
         stored.set_metadata("nontemporal", metadata)
 
