@@ -256,12 +256,6 @@ def run(seeds: Sequence[int], progress: Callable[[str], Any] = lambda _: None) -
     return tally
 
 
-def operators_and_types(case: Case) -> set[tuple[str, ...]]:
-    """The operators of a graph, each with the types of its inputs."""
-    types = case.draft.types
-    return {(node.op_type, *(str(types[name][0]) for name in node.input if name)) for node in case.draft.nodes}
-
-
 def report(tally: Tally) -> str:
     lines = [f"{tally.cases} cases of {sum(tally.nodes.values())} nodes, {len(tally.nodes)} operators"]
     lines += [f"  {n:5} x onnxruntime differs: {name}" for name, n in tally.elsewhere.most_common()]
