@@ -537,8 +537,8 @@ class Tf32Op(KernelOp):
 class ReduceOp(KernelOp):
     """Combine along one dimension, which becomes 1; the order is open. `kind` is sum, prod, max or min (NaN wins).
 
-    i1 counts as 0 and 1, and sums wrap to one bit. With `nnan` a NaN may be passed over, as in `arith.maximumf` with
-    this flag, of which it is no undefined value here.
+    i1 counts as 0 and 1, and sums wrap to one bit. With `nnan` a NaN may be passed over. The flag
+    means the same at `arith.maximumf` and `arith.minimumf`.
     """
 
     name = "tile.reduce"
@@ -553,9 +553,7 @@ class ReduceOp(KernelOp):
         "$kind $value `,` $axis (`unsigned` $unsigned^)? (`nnan` $nnan^)? attr-dict `:` type($value) `->` type($result)"
     )
 
-    def __init__(
-        self, kind: str, value: SSAValue, axis: int, unsigned: bool = False, nnan: bool = False
-    ) -> None:  # fmt: skip
+    def __init__(self, kind: str, value: SSAValue, axis: int, unsigned: bool = False, nnan: bool = False) -> None:
         extents = list(shape(value))
         extents[axis] = 1
         results = [tile_type(extents, element(value))]

@@ -77,8 +77,8 @@ class _Widening:
         products = prod(static_shape(tuple(axis.extent for axis in node.loops)))
         new = {each.tensor.name: each.tensor for each in factors if each.tensor.name not in self.wide}
         conversion = sum(map(self._conversion_cycles, new.values()))
-        apart, inside = products * then[0] + conversion, products * now[0]
-        if apart >= inside:
+        wide_cycles, narrow_cycles = products * then[0] + conversion, products * now[0]
+        if wide_cycles >= narrow_cycles:
             return None
         del self.nodes[node.name]
         wide = {each.tensor.name: self._converted(each.tensor) for each in factors}
@@ -86,11 +86,11 @@ class _Widening:
         return Decision(
             f"conversion of the factors of {node.name}",
             " and ".join(f"{each.tensor.name} to {WIDER[each.dtype]}" for each in factors) + ", before the product",
-            f"{apart:.0f} cycles at full rate with the conversion",
+            f"{wide_cycles:.0f} cycles at full rate with the conversion",
             "in the product, for each register tile",
-            f"{inside:.0f} cycles at full rate",
-            cost=Cost(cycles=apart),
-            runner_up_cost=Cost(cycles=inside),
+            f"{narrow_cycles:.0f} cycles at full rate",
+            cost=Cost(cycles=wide_cycles),
+            runner_up_cost=Cost(cycles=narrow_cycles),
         )
 
     def _conversion_cycles(self, tensor: Tensor) -> float:

@@ -100,7 +100,7 @@ def _words(lanes: int, full: bool) -> Intrinsic:
 
 
 def _family(record: Intrinsic) -> tuple[Intrinsic, ...]:
-    """The micro-kernels of an instruction: AVX-512 has 32 registers, what came before has 16."""
+    """The micro-kernels of an instruction: AVX-512 has 32 registers, SSE and AVX have 16."""
     return family(record, 32 if any(feature.startswith("avx512") for feature in record.features) else 16)
 
 

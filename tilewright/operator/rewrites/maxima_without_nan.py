@@ -23,18 +23,20 @@ KEEP_NAN = frozenset({"add", "sub", "mul", "div", "neg", "abs", "exp", "exp_nonp
 
 
 def maxima_without_nan(statements: Statements) -> Statements:
-    """The statements, in which largest values ignore NaN where no result tells."""
+    """The statements, in which largest values ignore NaN where every result has it all the same."""
     values = {each.name: each for each in statements}
     if any(read.tensor.name in values and read.indices for each in statements for read in _reads(each.body)):
         return statements  # values at other points, of which a NaN of this row says nothing
     return tuple(
-        replace(each, ignores_nan=True) if each.accum == "max" and _is_untold(each, statements) else each
+        replace(each, ignores_nan=True) if each.accum == "max" and _is_in_results(each, statements) else each
         for each in statements
     )
 
 
-def _is_untold(largest: Statement, statements: Statements) -> bool:
-    """Whether every result that depends on a largest value is NaN where an element of it is."""
+def _is_in_results(largest: Statement, statements: Statements) -> bool:
+    """Whether every result that depends on a largest value of floats is NaN where an element of it is."""
+    if not dtypes.is_float(largest.tensor.dtype):
+        return False
     maps = {each.name: each for each in statements if each.accum is None}
     depends, carries = {largest.name}, set[str]()
     for each in statements:
