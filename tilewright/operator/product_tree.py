@@ -31,6 +31,7 @@ from tilewright.tiles.tree import (
 )
 
 LINES_OF_TILE = 8  # of the next rows that one tile asks for at most
+LINES = (16, 32, 64, 128, 256)  # bytes of a line of some cache
 MOST_GROUPS = 16  # of an instruction in one product, which is written out: the rules take 4 to 6
 
 
@@ -205,6 +206,17 @@ def _require_all(tree: ProductTree) -> None:
         rows = ", ".join(axis.name for axis in work.rows)
         raise InvalidTree(f"a block of {work.depth[0].name} walks {names}", help=f"tiles of {rows} inside it")
     require_steps(tree)
+    _require_lines(tree)
+
+
+def _require_lines(tree: ProductTree) -> None:
+    """Raises InvalidTree for hints with lines that no cache has, and for rows that nothing asks for."""
+    for hint, line_bytes in (("prefetch_lines", tree.line_bytes), ("prefetch_rows", tree.row_line_bytes)):
+        if line_bytes and line_bytes not in LINES:
+            raise InvalidTree(f"{hint} has lines of {line_bytes} bytes", help=", ".join(map(str, LINES)))
+    if tree.row_line_bytes and tree.next_rows(tree.row_line_bytes) is None:
+        fact = f"prefetch_rows: programs of {tree.work.output.name} have no rows that tiles could ask for"
+        raise InvalidTree(fact, help="leave the hint out")
 
 
 def require_steps(tree: ProductTree) -> None:

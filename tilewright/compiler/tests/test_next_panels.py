@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import Any
 
@@ -9,24 +10,32 @@ import numpy as np
 import pytest
 
 from tilewright.compiler.compile import build
+from tilewright.compiler.make_plan import make_plan
 from tilewright.expr import GraphBuilder
+from tilewright.expr.graph import Graph
 from tilewright.expr.ops import linalg, shape
 from tilewright.kernel import interpreter
 from tilewright.kernel.dialect import PrefetchOp
 from tilewright.kernel.text import parse_module
 from tilewright.machine import resolve_cpu
 from tilewright.options import Options
+from tilewright.tiles.tree import InvalidTree
 
 LINE = 16  # floats
+MACHINE = resolve_cpu("znver3")
 
 
-def program(rows: int, depth: int, columns: int, across: bool = False) -> str:
-    """The tile program of a product with a constant on vectors of AVX2; with `across` sums walk across lines."""
+def product(rows: int, depth: int, columns: int, across: bool = False) -> Graph:
+    """A product with a constant; with `across` sums walk across lines."""
     b = GraphBuilder()
     weights = b.constant(np.ones((depth, columns), np.float32), "w")
     x = b.input("x", (depth, rows) if across else (rows, depth), "f32")
-    graph = b.finish([linalg.matmul(shape.transpose(x, (1, 0)) if across else x, weights, name="y")])
-    return str(build(graph, resolve_cpu("znver3"), 1, Options(cache=False)).program)
+    return b.finish([linalg.matmul(shape.transpose(x, (1, 0)) if across else x, weights, name="y")])
+
+
+def program(rows: int, depth: int, columns: int, across: bool = False) -> str:
+    """The tile program of a product on vectors of AVX2."""
+    return str(build(product(rows, depth, columns, across), MACHINE, 1, Options(cache=False)).program)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +68,28 @@ def test_each_line_of_the_next_rows_is_asked_for(monkeypatch: pytest.MonkeyPatch
     begin = min(asked)  # of the first run, what the second program reads
     assert 0 < begin <= run / 2
     assert {k * run + line for line in range(begin, run) for k in range(depth)} <= asked
+
+
+@pytest.mark.parametrize("hint", ["prefetch_lines", "prefetch_rows"])
+@pytest.mark.parametrize("bytes_", [1, 3, 48, 10**9])
+def test_lines_that_no_cache_has_are_refused(hint: str, bytes_: int) -> None:
+    graph = product(784, 128, 256, across=True)
+    tree = make_plan(graph, MACHINE, 1).trees()["y"]
+    edited = json.dumps(tree).replace('["prefetch_rows", 64]', f'["{hint}", {bytes_}]')
+    assert f'["{hint}", {bytes_}]' in edited
+    with pytest.raises(InvalidTree, match=f"{hint} has lines of {bytes_} bytes") as error:
+        make_plan(graph, MACHINE, 1, Options(trees={"y": json.loads(edited)}))
+    assert "16, 32, 64, 128, 256" in str(error.value)
+
+
+def test_rows_that_nothing_asks_for_are_refused() -> None:
+    """A program alone has no next one."""
+    graph = product(49, 160, 960)
+    tree = json.dumps(make_plan(graph, MACHINE, 1).trees()["y"])
+    edited = tree.replace('["prefetch_lines", 64]', '["prefetch_lines", 64], ["prefetch_rows", 64]')
+    assert edited != tree
+    with pytest.raises(InvalidTree, match="have no rows that tiles could ask for"):
+        make_plan(graph, MACHINE, 1, Options(trees={"y": json.loads(edited)}))
 
 
 def _asked_for(
