@@ -428,7 +428,8 @@ def _rows(product: MappedProduct) -> set[str]:
 
 
 def _constant(graph: Graph, product: MappedProduct) -> bool:
-    return product.b.tensor.name in graph.constants
+    """Whether vectors are those of a constant, or of what a constant is converted to (`widen-factors`)."""
+    return any(f"{product.b.tensor.name}.".startswith(f"{name}.") for name in graph.constants)
 
 
 def _letters(graph: Graph, node: str, module: Module) -> str:
