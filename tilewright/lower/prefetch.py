@@ -53,7 +53,7 @@ class StepsOfBlock:
         return builder.insert(arith.MinSIOp(total, builder.index(last)))
 
 
-def prefetch_rows(
+def prefetch_next_tile(
     builder: KernelBuilder, view: SSAValue, operand: Operand, form: Affine, dims: Sequence[Axis], point: Point
 ) -> None:
     """Ask for what the tile after this one along the last of `dims` reads of a in the same step of k."""
@@ -68,7 +68,7 @@ def prefetch_rows(
         builder.insert(tile.PrefetchOp(view, builder.affine(at, point.counters), size))
 
 
-def prefetch_runs(
+def prefetch_next_program(
     builder: KernelBuilder, view: SSAValue, rows: NextRows, program: SSAValue, number: SSAValue, line_bytes: int
 ) -> None:
     """Ask for the share of the tile with this number of the runs that the program after this one reads."""

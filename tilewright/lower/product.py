@@ -30,7 +30,13 @@ from tilewright.lower.epilogue_loop import finish_from, finish_in_loop
 from tilewright.lower.loops import Block, Point, TileAxis, Tiler, grid_of
 from tilewright.lower.output_tile import OutputTile
 from tilewright.lower.passes import Onward, Passes, Scratch
-from tilewright.lower.prefetch import StepsOfBlock, prefetch_block, prefetch_rows, prefetch_runs, tile_number
+from tilewright.lower.prefetch import (
+    StepsOfBlock,
+    prefetch_block,
+    prefetch_next_program,
+    prefetch_next_tile,
+    tile_number,
+)
 from tilewright.lower.row_tree import RowTree
 from tilewright.lower.seen import extreme_at, units_seen
 from tilewright.lower.steps import Parameter
@@ -213,7 +219,7 @@ class _Products:
         place = tile_number(self.builder, product.outside, point.counters)
         if place is not None:
             number, program = place[0], self.tiler.programs[rows.row]
-            prefetch_runs(
+            prefetch_next_program(
                 self.builder, self.memory[product.work.a.tensor.name], rows, program, number, product.row_line_bytes
             )
 
@@ -333,7 +339,7 @@ class _Blocked:
         def ask(at: _Tile, where: Mapping[Axis, Expr], counters: Mapping[Axis, SSAValue]) -> None:
             here = replace(at.point, counters={**at.point.counters, **counters})
             rows = [axis for position, axis in enumerate(at.point.dims) if position != at.n_dim]
-            prefetch_rows(builder, a, work.a, at.address(work.a.index, where), rows, here)
+            prefetch_next_tile(builder, a, work.a, at.address(work.a.index, where), rows, here)
             number = tile_number(builder, self.inside, at.point.counters)
             form = at.address(work.b.index, where)
             if number is None or any(axis not in form.terms for axis in counters):

@@ -38,7 +38,7 @@ def crossed_read(statements: Sequence[Statement], vector: Axis, lanes: int) -> t
     return None
 
 
-def woven_loop(statements: Sequence[Statement], vector: Axis, lanes: int) -> Axis | None:
+def interleaved_loop(statements: Sequence[Statement], vector: Axis, lanes: int) -> Axis | None:
     """In a map: the loop whose points are written between those of the vector's loop, all of them side by side.
 
     It has two, four or eight points, fewer than a vector has lanes.

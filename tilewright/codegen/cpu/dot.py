@@ -236,7 +236,8 @@ def _words(record: Intrinsic) -> Product:
     def step(at: Emission, a: ir.Value, b: ir.Value, acc: ir.Value) -> ir.Value:
         builder, count, most = at.builder, lanes_of(acc), max(record.functions)
         if count > most:  # registers of the machine are wider than those of the instruction
-            parts = range(most), range(most, count)
+            middle = -(-count // 2)
+            parts = range(middle), range(middle, count)
             first, rest = ([some_lanes(builder, each, part) for each in (a, b, acc)] for part in parts)
             return _joined(builder, step(at, *first), step(at, *rest))
         lanes = next(each for each in record.functions if each >= count)
@@ -253,8 +254,10 @@ def _words(record: Intrinsic) -> Product:
 def _joined(builder: ir.IRBuilder, first: ir.Value, rest: ir.Value) -> ir.Value:
     """A register with the lanes of two, of which the first has as many as the other or more."""
     lanes, more = lanes_of(first), lanes_of(rest)
-    order = ir.Constant(vector_type(I32, lanes + more), [I32(lane) for lane in range(lanes + more)])
-    return builder.shuffle_vector(first, _resized(builder, rest, lanes), order)
+    width = max(lanes, 2)  # of one lane there is no vector to shuffle
+    first, rest = _resized(builder, first, width), _resized(builder, rest, width)
+    order = [I32(lane) for lane in (*range(lanes), *range(width, width + more))]
+    return builder.shuffle_vector(first, rest, ir.Constant(vector_type(I32, lanes + more), order))
 
 
 def _resized(builder: ir.IRBuilder, value: ir.Value, lanes: int) -> ir.Value:

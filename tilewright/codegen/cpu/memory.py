@@ -165,8 +165,8 @@ def store(access: Access, value: TileValue, nontemporal: int) -> None:
         flipped.__dict__.update(access.__dict__, extents=turned.shape, strides=(access.strides[1], 1))
         flipped.chunks = chunks_of(turned.shape[1], access.lanes)
         access, value = flipped, turned
-    if _is_woven(access):
-        _store_woven(access, value, nontemporal)
+    if _is_interleaved(access):
+        _store_interleaved(access, value, nontemporal)
         return
     for number, index, offset in access.rows():
         start = 0
@@ -283,7 +283,7 @@ def _is_transposed(access: Access) -> bool:
     )
 
 
-def _is_woven(access: Access) -> bool:
+def _is_interleaved(access: Access) -> bool:
     """Rank 2, two, four or eight rows whose elements lie between each other, so that all columns are one run."""
     return (
         len(access.extents) == 2
@@ -297,28 +297,28 @@ def _is_woven(access: Access) -> bool:
     )
 
 
-def _store_woven(access: Access, value: TileValue, nontemporal: int) -> None:
+def _store_interleaved(access: Access, value: TileValue, nontemporal: int) -> None:
     """Write rows whose elements lie between each other as vectors that are shuffled from all rows."""
     count, start = len(value.rows), 0
     run = copy(access)
     run.bounds = [I64(bound.constant * count) for bound in access.bounds[1:] if bound is not None]
     run.strides = (1,)
     for chunk, length in enumerate(access.chunks):
-        woven = _woven(access.builder, [row[chunk] for row in value.rows])
+        interleaved = _interleave(access.builder, [row[chunk] for row in value.rows])
         run.chunks = [length] * count
         for number in range(count):
-            piece = some_lanes(access.builder, woven, range(number * length, (number + 1) * length))
+            piece = some_lanes(access.builder, interleaved, range(number * length, (number + 1) * length))
             place = start + number * length
             predicate = run.predicate(0, (), number, place)
             _store_chunk(run, place, piece, predicate, nontemporal)
         start += length * count
 
 
-def _woven(builder: ir.IRBuilder, rows: Sequence[ir.Value]) -> ir.Value:
+def _interleave(builder: ir.IRBuilder, rows: Sequence[ir.Value]) -> ir.Value:
     """The first lanes of all vectors, then their second lanes, and so on, as one vector."""
     if len(rows) == 1:
         return rows[0]
-    even, odd = _woven(builder, rows[::2]), _woven(builder, rows[1::2])
+    even, odd = _interleave(builder, rows[::2]), _interleave(builder, rows[1::2])
     lanes = lanes_of(even)
     order = [I32(lane + part) for lane in range(lanes) for part in (0, lanes)]
     return builder.shuffle_vector(even, odd, ir.Constant(vector_type(I32, 2 * lanes), order))

@@ -22,7 +22,7 @@ from tilewright.expr.affine import affine
 from tilewright.expr.core import COSTLY, Apply, Axis, Read, Tensor, walk
 from tilewright.machine.description import Cache, Cpu
 from tilewright.machine.roofline import LaunchModel, busiest_share
-from tilewright.operator.crossed import crossed_read, order_of_squares, woven_loop
+from tilewright.operator.crossed import crossed_read, interleaved_loop, order_of_squares
 from tilewright.operator.cycles import nest_cycles
 from tilewright.operator.passes import passes_of, row_buffers, rows_in_use, walks_inner
 from tilewright.operator.rewrites.following import with_following
@@ -92,13 +92,13 @@ def schedule_rows(
     taps: tuple[Axis, ...] = ()
     order: tuple[str, ...] = ()
     crossed, strip = crossed_read(statements, vector, lanes), strip_loops(statements, vector)
-    woven = woven_loop(statements, vector, lanes)
+    interleaved = interleaved_loop(statements, vector, lanes)
     if crossed is not None:
         unroll, unroll_extent, length = crossed[0].name, lanes, lanes
         order = order_of_squares(statements, vector, *crossed, machine.caches[0])
-    elif woven is not None:
-        unroll, unroll_extent = woven.name, woven.size
-        length = _whole_vectors(extent, 8 // woven.size, lanes)
+    elif interleaved is not None:
+        unroll, unroll_extent = interleaved.name, interleaved.size
+        length = _whole_vectors(extent, 8 // interleaved.size, lanes)
     elif strip is not None:
         unroll, unroll_extent = strip[0].name, min(STRIP_LINES, strip[0].size)
         outer = (*(axis for axis in outer if axis not in (*strip, vector)), *strip, vector)

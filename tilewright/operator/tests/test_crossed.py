@@ -18,7 +18,7 @@ def loops(batch: int, rows: int, columns: int, dtype: str = "f32") -> dict[str, 
     return program_of(kernel.scheduled.tree).tiles
 
 
-def woven(count: int, machine: str) -> str:
+def interleaved(count: int, machine: str) -> str:
     """The decision on a register tile of y[i*count + n] = x[n*58 + i]."""
     b = GraphBuilder()
     x = b.input("x", (count, 58), "f32")
@@ -37,7 +37,7 @@ def woven(count: int, machine: str) -> str:
     ],
 )
 def test_rows_that_are_written_between_each_other_share_a_tile(count: int, machine: str, expected: str) -> None:
-    assert woven(count, machine) == expected
+    assert interleaved(count, machine) == expected
 
 
 def follows_reads(batch: int, rows: int, columns: int, dtype: str = "f32") -> bool:
