@@ -166,3 +166,12 @@ def test_emitters_exist() -> None:
     assert {"fma", "widen_f32", "widen_i32", "words"} <= {record.emitter for record in named}
     for record in named:
         assert product_of_record(record).group == record.macs // max(record.extents.values()), record.name
+
+
+@pytest.mark.parametrize(("instruction", "registers"), [
+    ("vpdpbusd_8x4_u8s8_s32", 16), ("vpmaddwd_8x2_s16_s32", 16), ("vpdpbusd_16x4_u8s8_s32", 32),
+])  # fmt: skip
+def test_sums_fit_the_registers_of_processors_that_have_an_instruction(instruction: str, registers: int) -> None:
+    """AVX-VNNI came without AVX-512, whose 32 registers `vpdpbusd` of 16 lanes may count on."""
+    sums = [record.grid[0] * record.grid[1] for record in standard().made_of(instruction)]
+    assert registers // 2 < max(sums) < registers
