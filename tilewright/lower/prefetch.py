@@ -3,6 +3,7 @@
 While a tile of a block of k is computed, the same columns of the next rows of a are asked for, and a share of the next
 block of b: every tile of a block asks for its own share, so that the next block is near when its first tile starts.
 Without blocks, tiles of a panel ask for the next panel, and tiles of a program for the rows of the next program.
+Nothing is asked for behind the end of an operand: where no memory is, processors take long to find that out.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from itertools import product
 from math import prod
 
 from xdsl.dialects import arith
+from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import SSAValue
 
 from tilewright.dataclass import dataclass
@@ -54,18 +56,38 @@ class StepsOfBlock:
 
 
 def prefetch_next_tile(
-    builder: KernelBuilder, view: SSAValue, operand: Operand, form: Affine, dims: Sequence[Axis], point: Point
+    builder: KernelBuilder,
+    view: SSAValue,
+    operand: Operand,
+    form: Affine,
+    dims: Sequence[Axis],
+    loop: SpatialLoop,
+    point: Point,
 ) -> None:
-    """Ask for what the tile after this one along the last of `dims` reads of a in the same step of k."""
-    if not dims or dims[-1] not in form.terms:
+    """Ask for what the tile after this one along a loop, the last of `dims`, reads of a in the same step of k.
+
+    Where fewer rows are left than a tile has, the last of its own rows are asked for with them. A ragged tile is the
+    last one and asks for nothing.
+    """
+    number = _counter(loop, point)
+    if number is None:
         return
-    beyond = int(dims[-1].extent) * form.coefficient(dims[-1])  # type: ignore[arg-type]
+    begin = builder.mul(builder.add(number, builder.index(1)), builder.index(loop.quantum))
+    left = builder.insert(arith.SubiOp(builder.index(loop.extent), begin))
+    rows = builder.insert(arith.MinSIOp(left, builder.index(loop.quantum)))
+    beyond = builder.mul(rows, builder.index(form.coefficient(dims[-1])))
     outside = {axis: c for axis, c in form.terms.items() if axis not in dims}
     size = dtypes.size_bytes(operand.tensor.dtype)
     for place in product(*(range(int(axis.extent)) for axis in dims)):  # type: ignore[arg-type]
         offset = sum(form.coefficient(axis) * index for axis, index in zip(dims, place, strict=True))
-        at = Affine(form.constant + beyond + offset, outside)
-        builder.insert(tile.PrefetchOp(view, builder.affine(at, point.counters), size))
+        at = builder.affine(Affine(form.constant + offset, outside), point.counters)
+        builder.insert(tile.PrefetchOp(view, builder.add(at, beyond), size))
+
+
+def _counter(loop: SpatialLoop, point: Point) -> SSAValue | None:
+    """The number of the tile at a point along a loop; None for a ragged tile."""
+    name = f"{loop.axis.name}.t"
+    return next((number for axis, number in point.counters.items() if axis.name == name), None)
 
 
 def prefetch_next_program(
@@ -75,11 +97,19 @@ def prefetch_next_program(
     count, first = builder.index(rows.lines), builder.mul(number, builder.index(rows.share))
     begin = builder.mul(builder.add(program, builder.index(1)), builder.index(rows.points))
     begin = builder.add(begin, builder.index(rows.start))
+    last = builder.index(_last_begin(view, rows.line))
     for turn in range(rows.share):
         line = builder.add(first, builder.index(turn))
         run = builder.mul(builder.insert(arith.DivUIOp(line, count)), builder.index(rows.step))
         within = builder.mul(builder.insert(arith.RemUIOp(line, count)), builder.index(rows.line))
-        builder.insert(tile.PrefetchOp(view, builder.add(begin, builder.add(run, within)), line_bytes))
+        at = builder.insert(arith.MinSIOp(builder.add(begin, builder.add(run, within)), last))
+        builder.insert(tile.PrefetchOp(view, at, line_bytes))
+
+
+def _last_begin(view: SSAValue, elements: int) -> int:
+    """The last place from which on a view has so many elements; negative if it has fewer."""
+    assert isinstance(view.type, MemRefType)
+    return view.type.element_count() - elements
 
 
 def prefetch_block(
@@ -95,6 +125,7 @@ def prefetch_block(
     """Ask for this step's share of the block of b that follows the one at hand in memory.
 
     `block` is where this one starts and how many elements it has; `tile_of_block` which tile this is, of how many.
+    Where less than a block follows, the end of this one is asked for with it.
     """
     start, elements = block
     number, tiles = tile_of_block
@@ -104,11 +135,16 @@ def prefetch_block(
     at_once = -(-share // prod(steps.counts))
     if at_once > LINES_OF_STEP:
         return
-    turn = steps.number(builder, counters, -(-share // at_once) - 1)
+    turns = -(-share // at_once)
+    turn = steps.number(builder, counters, turns - 1)
     line = line_bytes // size  # in elements
-    ahead = builder.add(start, builder.mul(number, builder.index(share * line)))
+    last = _last_begin(view, ((tiles - 1) * share + turns * at_once) * line)
+    if last <= 0:
+        return
+    ahead = builder.insert(arith.MinSIOp(builder.add(start, builder.index(elements)), builder.index(last)))
+    ahead = builder.add(ahead, builder.mul(number, builder.index(share * line)))
     ahead = builder.add(ahead, builder.mul(turn, builder.index(at_once * line)))
-    builder.insert(tile.PrefetchOp(view, builder.add(ahead, builder.index(elements)), at_once * line_bytes))
+    builder.insert(tile.PrefetchOp(view, ahead, at_once * line_bytes))
 
 
 def tile_number(

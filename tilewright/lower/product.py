@@ -329,17 +329,20 @@ class _Blocked:
 
     def _hints(self, low: SSAValue) -> Hints | None:
         """What the tiles of the block from step `low` on ask for ahead of time, if the schedule says so."""
-        line_bytes = self.tree.line_bytes
-        if not line_bytes:
+        tree, work, builder, memory = self.tree, self.work, self.builder, self.memory
+        line_bytes, loop = tree.line_bytes, tree.next_tile if tree.row_line_bytes else None
+        if not line_bytes and loop is None:
             return None
-        work, builder, memory = self.work, self.builder, self.memory
         steps = StepsOfBlock(low, self._steps())
         a, b = memory[work.a.tensor.name], memory[work.b.tensor.name]
 
         def ask(at: _Tile, where: Mapping[Axis, Expr], counters: Mapping[Axis, SSAValue]) -> None:
-            here = replace(at.point, counters={**at.point.counters, **counters})
-            rows = [axis for position, axis in enumerate(at.point.dims) if position != at.n_dim]
-            prefetch_next_tile(builder, a, work.a, at.address(work.a.index, where), rows, here)
+            if loop is not None:
+                here = replace(at.point, counters={**at.point.counters, **counters})
+                rows = [axis for position, axis in enumerate(at.point.dims) if position != at.n_dim]
+                prefetch_next_tile(builder, a, work.a, at.address(work.a.index, where), rows, loop, here)
+            if not line_bytes:
+                return
             number = tile_number(builder, self.inside, at.point.counters)
             form = at.address(work.b.index, where)
             if number is None or any(axis not in form.terms for axis in counters):

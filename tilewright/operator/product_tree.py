@@ -59,9 +59,10 @@ class ProductTree:
     `outside` are the loops of tiles that a program walks, outermost first; with blocks of the depth, those of `inside`
     run in each block. `tile` has the points of a register tile, and how many of the last depth loop one product takes.
     `k_block` is the points of the first depth loop in a block, 0 for none; sums wait for the next block at
-    `sums_level`. If `line_bytes` is not 0, a block asks for the operands of the next one by lines of so many bytes;
-    without blocks the tiles of a panel ask for the next panel. If `row_line_bytes` is not 0, the tiles of a program
-    ask for the rows of a that the next one reads (`NextRows`). With `epilogue_vectors` the epilogue is a loop that
+    `sums_level`. If `line_bytes` is not 0, a block asks for b of the next one by lines of so many bytes; without blocks
+    the tiles of a panel ask for the next panel. If `row_line_bytes` is not 0, a tile of a block asks for the rows of a
+    that the next tile reads (`next_tile`); without blocks the tiles of a program ask for those of the next program
+    (`NextRows`). With `epilogue_vectors` the epilogue is a loop that
     reads the sums of a tile from scratch memory, so many vectors at a time; with 0 it is written out. A depth loop
     that is cut in blocks outside has so many points here as `within` says.
     """
@@ -89,6 +90,15 @@ class ProductTree:
         last, group = self.work.depth[-1].size, self.work.group
         return (-(-last // group) * group if self.work.whole_groups else last) // self.step
 
+    @property
+    def next_tile(self) -> SpatialLoop | None:
+        """The loop along which tiles of a block ask for the next rows of a; None where there are none."""
+        loop = next((each for each in reversed(self.inside) if each.quantum > 1), None)
+        form = affine(self.work.a.index)
+        if loop is None or form is None or not form.coefficient(loop.axis) or loop.tiles == 1:
+            return None
+        return loop
+
     def next_rows(self, line_bytes: int) -> NextRows | None:
         """What tiles ask for of the rows of the next program; None where rows are not runs, or tiles have few steps."""
         work, form = self.work, affine(self.work.a.index)
@@ -96,8 +106,8 @@ class ProductTree:
             return None
         (row,), (depth,), line = work.rows, work.depth, line_bytes // dtypes.size_bytes(work.a.tensor.dtype)
         loop = next(each for each in self.outside if each.axis == row)
-        runs = form.terms == {row: 1, depth: form.coefficient(depth)} and form.coefficient(depth) >= line
-        if not runs or loop.programs == 1:
+        in_runs = form.terms == {row: 1, depth: form.coefficient(depth)} and form.coefficient(depth) >= line
+        if not in_runs or loop.programs == 1:
             return None
         points, tiles = loop.tiles_per_block * loop.quantum, prod(each.tiles_per_block for each in self.outside)
         lines = -(-points // line) + 1  # a run begins anywhere in a line
@@ -214,8 +224,9 @@ def _require_lines(tree: ProductTree) -> None:
     for hint, line_bytes in (("prefetch_lines", tree.line_bytes), ("prefetch_rows", tree.row_line_bytes)):
         if line_bytes and line_bytes not in LINES:
             raise InvalidTree(f"{hint} has lines of {line_bytes} bytes", help=", ".join(map(str, LINES)))
-    if tree.row_line_bytes and tree.next_rows(tree.row_line_bytes) is None:
-        fact = f"prefetch_rows: programs of {tree.work.output.name} have no rows that tiles could ask for"
+    if tree.row_line_bytes and tree.next_tile is None and tree.next_rows(tree.row_line_bytes) is None:
+        of = "tiles" if tree.k_block else "programs"
+        fact = f"prefetch_rows: {of} of {tree.work.output.name} have no next rows that tiles could ask for"
         raise InvalidTree(fact, help="leave the hint out")
 
 

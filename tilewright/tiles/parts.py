@@ -237,7 +237,7 @@ def _text(node: Node) -> str:
         return f"{node.kind.value} of {len(node.children)}"
     if isinstance(node, Stage):
         return f"stage {node.tensor} in {node.level} slots {node.slots}"
-    hints = f" with {' '.join(map(str, node.hints))}" if node.hints else ""
+    hints = f" with {', '.join(map(str, node.hints))}" if node.hints else ""
     if isinstance(node, Tile):
         retained = [f" {field} {', '.join(getattr(node, field))}" for field in RETENTION if getattr(node, field)]
         return f"@{node.level} {node.binding.value} {', '.join(map(str, node.loops))}{''.join(retained)}{hints}"

@@ -15,7 +15,7 @@ from tilewright.expr import GraphBuilder
 from tilewright.expr.graph import Graph
 from tilewright.expr.ops import linalg, shape
 from tilewright.kernel import interpreter
-from tilewright.kernel.dialect import PrefetchOp
+from tilewright.kernel.dialect import MainOp, PrefetchOp
 from tilewright.kernel.text import parse_module
 from tilewright.machine import resolve_cpu
 from tilewright.options import Options
@@ -70,6 +70,44 @@ def test_each_line_of_the_next_rows_is_asked_for(monkeypatch: pytest.MonkeyPatch
     assert {k * run + line for line in range(begin, run) for k in range(depth)} <= asked
 
 
+@pytest.mark.parametrize(
+    ("rows", "depth", "columns", "across"),
+    [(49, 160, 960, False), (17, 1023, 53, False), (53, 3072, 24, False), (66, 3080, 17, False), (112, 128, 256, True)],
+)
+def test_nothing_is_asked_for_behind_the_end_of_an_operand(
+    rows: int, depth: int, columns: int, across: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no memory is, processors take long to find it out: in each step of the last tiles."""
+    behind: list[tuple[int, int]] = []
+
+    def note(running: Any, op: PrefetchOp) -> None:
+        first, count = running.scalar(op.offset), -(-op.bytes.value.data // 4)
+        size = op.view.type.element_count()  # type: ignore[union-attr]
+        if first < 0 or first + count > size:
+            behind.append((first + count, size))
+
+    monkeypatch.setitem(interpreter._HANDLERS, PrefetchOp, note)
+    module = parse_module(program(rows, depth, columns, across))
+    assert "tile.prefetch" in str(module)
+    x, y = np.ones(rows * depth, np.float32), np.zeros(rows * columns, np.float32)
+    main = next(op for op in module.walk() if isinstance(op, MainOp))
+    interpreter.run_main(module, [x], [y], np.ones(main.constants_bytes.value.data // 4, np.float32).tobytes())
+    assert not behind
+
+
+@pytest.mark.parametrize(
+    ("rows", "asks"),
+    [
+        (72, True),  # 4 rows in a tile: a set of L1 has 8 lines
+        (77, False),  # 6 rows
+    ],
+)
+def test_next_rows_that_share_a_set_with_a_tile_are_not_asked_for(rows: int, asks: bool) -> None:
+    tree = json.dumps(make_plan(product(rows, 3072, 768), MACHINE, 1).trees()["y"])
+    assert '"prefetch_lines"' in tree
+    assert ('"prefetch_rows"' in tree) == asks
+
+
 @pytest.mark.parametrize("hint", ["prefetch_lines", "prefetch_rows"])
 @pytest.mark.parametrize("bytes_", [1, 3, 48, 10**9])
 def test_lines_that_no_cache_has_are_refused(hint: str, bytes_: int) -> None:
@@ -83,12 +121,12 @@ def test_lines_that_no_cache_has_are_refused(hint: str, bytes_: int) -> None:
 
 
 def test_rows_that_nothing_asks_for_are_refused() -> None:
-    """A program alone has no next one."""
+    """A program alone has no next one, nor has a tile of all rows of a block."""
     graph = product(49, 160, 960)
     tree = json.dumps(make_plan(graph, MACHINE, 1).trees()["y"])
     edited = tree.replace('["prefetch_lines", 64]', '["prefetch_lines", 64], ["prefetch_rows", 64]')
     assert edited != tree
-    with pytest.raises(InvalidTree, match="have no rows that tiles could ask for"):
+    with pytest.raises(InvalidTree, match="programs of y have no next rows that tiles could ask for"):
         make_plan(graph, MACHINE, 1, Options(trees={"y": json.loads(edited)}))
 
 

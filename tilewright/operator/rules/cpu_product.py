@@ -142,9 +142,19 @@ def scheduled_product(
         sums_level=level_for(_sums_bytes(work, loops[cut:], tile), machine.caches, first=1) if k_block else "L2",
         epilogue_vectors=epilogue_vectors,
     )
-    if not k_block and walks_across_lines(work, machine) and tree.next_rows(machine.caches[0].line_bytes) is not None:
+    if _asks_for_rows(tree, machine):
         tree = replace(tree, row_line_bytes=machine.caches[0].line_bytes)
     return Kernel(work.statements, tree.tree())
+
+
+def _asks_for_rows(tree: ProductTree, machine: Cpu) -> bool:
+    """Whether tiles ask for the rows that come next: of a block, where a set of L1 has lines of two tiles.
+
+    Of a program, where each step of the sum reads other lines.
+    """
+    if tree.k_block:
+        return tree.next_tile is not None and _leaves_half_of_sets(tree.work, tree.tile, machine)
+    return walks_across_lines(tree.work, machine) and tree.next_rows(machine.caches[0].line_bytes) is not None
 
 
 def _asks_for_panels(work: Product, loops: Sequence[SpatialLoop], machine: Cpu) -> bool:
@@ -245,8 +255,13 @@ def _walks_along_lines(work: Product, tile: Mapping[str, int], machine: Cpu) -> 
     if len(work.depth) > 1 or form is None:
         return False
     near = abs(form.coefficient(work.depth[0])) * dtypes.size_bytes(work.a.tensor.dtype) < first.line_bytes
-    rows = [tile.get(axis.name, 1) for axis in work.rows]
-    return near and lines_in_one_set(work.a, work.rows, rows, first) <= MOST_OF_SET * first.lines_per_set
+    return near and _leaves_half_of_sets(work, tile, machine)
+
+
+def _leaves_half_of_sets(work: Product, tile: Mapping[str, int], machine: Cpu) -> bool:
+    """Whether the rows of a tile take no more than `MOST_OF_SET` of a set of L1."""
+    first, rows = machine.caches[0], [tile.get(axis.name, 1) for axis in work.rows]
+    return lines_in_one_set(work.a, work.rows, rows, first) <= MOST_OF_SET * first.lines_per_set
 
 
 def _waits_for_panels(work: Product, tile: Mapping[str, int], machine: Cpu) -> bool:

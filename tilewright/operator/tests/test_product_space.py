@@ -55,7 +55,8 @@ def test_a_point_is_a_tree() -> None:
     assert ProductPoint((1, 1), 1, ("j", "p", "q")).tile(image_product(n=9)) == {"j": 9}
     assert print_tree(scheduled_product(work, point, {"q": 2}, MACHINE).tree) == (
         "@DRAM par q:2 { @L2 for j:2 { stage C in L2 "
-        "{ @L2 for k:2, q:2, p:3 with prefetch_lines(64) { @L1 for k:3 { op C as fma_6x32x4 } } } } }"
+        "{ @L2 for k:2, q:2, p:3 with prefetch_lines(64), prefetch_rows(64) "
+        "{ @L1 for k:3 { op C as fma_6x32x4 } } } } }"
     )
 
 

@@ -328,7 +328,8 @@ def test_a_product_with_epilogue_and_blocks_of_k() -> None:
     scheduled = product_kernel("product with epilogue", k_blocks=3)
     assert print_tree(scheduled.tree) == (
         "@DRAM par i:2 { @L2 for j:5 { stage Y in L2 { "
-        "seq[@L2 for k:3, i:4 with prefetch_lines(64) { @L1 for k:9 { op Y as fma_8_f32_f32_8x16x4 } }, "
+        "seq[@L2 for k:3, i:4 with prefetch_lines(64), prefetch_rows(64) "
+        "{ @L1 for k:9 { op Y as fma_8_f32_f32_8x16x4 } }, "
         "@L2 for i:4 { @REG unroll i:8, j:2 { par j:8 { op Z } } }] } } }"
     )
     check(scheduled.tree, problem_of(scheduled), imperfect=True)
