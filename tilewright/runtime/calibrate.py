@@ -46,8 +46,10 @@ THREADED_RUN_SECONDS = 0.005  # threads start within tens of microseconds of eac
 WITHIN_SECONDS = 0.03  # for one number in a round, whatever the machine is doing; twice that with threads
 ROUNDS, MOST_ROUNDS = 2, 8
 AGREE = 0.05  # how far the best rounds may differ
+HIDDEN = 1.1  # of the cycles of a multiply-add, up to which a broadcast beside it takes no time of its own
 MEMORY_LOOPS: tuple[loops.MemoryLoop, ...] = get_args(loops.MemoryLoop)
 COPIES: tuple[loops.MemoryLoop, ...] = ("copy", "stream")  # loops that read and write
+SPREAD: tuple[loops.MemoryLoop, ...] = ("broadcast", "multiplied")  # that load elements into all lanes
 DRAM_BYTES = 128 << 20  # at least this much and four times the last cache, where memory allows
 
 LLVM_TYPES: dict[DType, ir.Type] = {"f32": F32, "f64": F64, "i32": I32, "i64": I64}  # that accumulate
@@ -91,7 +93,7 @@ def measure(machine: Cpu) -> Cpu:
         record.name: _rounded(clock_hz / rates[_dependent(record)]) for record in measurable(machine)
     }
     facts |= _units(machine, rates)
-    facts["broadcasts_per_cycle"] = _rounded(rates["broadcast"] / loops.LINE_BYTES / clock_hz)
+    facts["broadcasts_per_cycle"] = _rounded(_broadcasts_per_cycle(facts["fma_units"], rates))
     facts["scattered_factor"] = _rounded(max(1.0, rates[machine.caches[:2][-1].name] / rates["scattered"]))
     facts["store_bytes_per_cycle"] = _rounded(rates["write"] / clock_hz)
     facts["dram"] |= {
@@ -123,6 +125,15 @@ def _units(machine: Cpu, rates: Mapping[str, float]) -> dict[str, int]:
         "stores_per_cycle": rates["write"] / vector_bytes / clock_hz,
     }
     return {name: max(1, round(value)) for name, value in per_cycle.items()}
+
+
+def _broadcasts_per_cycle(fma_units: float, rates: Mapping[str, float]) -> float:
+    """Loads of an element into all lanes in a cycle: alone, or beside as many multiply-adds where that is slower.
+
+    On processors that have no port of their own for all of it (Zen 1) they wait for multiply-adds.
+    """
+    alone, beside = (rates[name] / loops.LINE_BYTES / rates["clock"] for name in ("broadcast", "multiplied"))
+    return alone if beside * HIDDEN >= fma_units else min(alone, beside)
 
 
 def _bytes_read(caches: Sequence[Cache]) -> list[int]:
@@ -187,8 +198,9 @@ def _best_rates(machine: Cpu) -> dict[str, float]:
         unsteady = [name for name, rate in best.items() if rate is None]
         if not unsteady:
             steady = {name: rate for name, rate in best.items() if rate is not None}
-            lasting = (buffers.rate(code, "broadcast", near, one, LASTING_RUN_SECONDS) for _ in range(LASTING_RUNS))
-            steady["broadcast"] = harmonic_mean(lasting)
+            for name in SPREAD:
+                lasting = (buffers.rate(code, name, near, one, LASTING_RUN_SECONDS) for _ in range(LASTING_RUNS))
+                steady[name] = harmonic_mean(lasting)
             for bytes_, name in _held_names(machine.caches).items():
                 steady[name] = max(buffers.rate(code, "read", min(bytes_, whole), one) for _ in range(ROUNDS))
             return steady

@@ -25,7 +25,7 @@ TICKS_PER_TRIP = 128  # of the clock loop
 
 SCATTERED_BYTES = 49 * LINE_BYTES  # between neighbours of a scattered loop: odd numbers of lines use all sets
 
-MemoryLoop = Literal["read", "scattered", "broadcast", "write", "copy", "stream"]
+MemoryLoop = Literal["read", "scattered", "broadcast", "multiplied", "write", "copy", "stream"]
 Words = np.ndarray[Any, np.dtype[np.float32]]
 
 
@@ -62,31 +62,37 @@ def memory_loop(name: str, kind: MemoryLoop, vector_bits: int = 8 * LINE_BYTES) 
     "read" combines all lines into one, which it stores; "scattered" does so with lines that are `SCATTERED_BYTES`
     apart; "broadcast" does so with vectors of `vector_bits` whose lanes
     all hold one element of a line, of each line of a trip another one: elements that begin all lines of a cache lie in
-    one of its banks. "write" stores zeros to every line; "copy" stores every line, and "stream" does so past the
+    one of its banks. "multiplied" does so with each of these vectors times another one, by multiply-adds where there
+    are any: they compete for units on some processors. "write" stores zeros to every line; "copy" stores every line, and "stream" does so past the
     caches.
     """
-    line = f"<{vector_bits // (8 * LANE_BYTES)} x i32>" if kind == "broadcast" else "<8 x i64>"
-    reads, combines = kind != "write", kind in ("read", "scattered", "broadcast")
+    lanes, spread = vector_bits // (8 * LANE_BYTES), kind in ("broadcast", "multiplied")
+    line = f"<{lanes} x {'float' if kind == 'multiplied' else 'i32'}>" if spread else "<8 x i64>"
+    reads, combines = kind != "write", kind in ("read", "scattered", "broadcast", "multiplied")
+    add = "fadd contract" if kind == "multiplied" else "xor"
     step = bytes_of_step(kind)
     entry = [f"  %a{j} = phi {line} [ zeroinitializer, %entry ], [ %b{j}, %latch ]\n" for j in range(UNROLL)]
     inner = [f"  %c{j} = phi {line} [ %a{j}, %outer ], [ %b{j}, %inner ]\n" for j in range(UNROLL)]
     past = ", !nontemporal !0" if kind == "stream" else ""
     body = []
     for j in range(UNROLL):
-        place = j * step + (j * LANE_BYTES if kind == "broadcast" else 0)
+        place = j * step + (j * LANE_BYTES if spread else 0)
         body.append(f"  %o{j} = add i64 %offset, {place}\n")
         if reads:
             body.append(f"  %p{j} = getelementptr i8, ptr %source, i64 %o{j}\n")
-            body.append(_broadcast(j, line) if kind == "broadcast" else f"  %v{j} = load {line}, ptr %p{j}, align 64\n")
+            body.append(_broadcast(j, line) if spread else f"  %v{j} = load {line}, ptr %p{j}, align 64\n")
+        if kind == "multiplied":
+            body.append(f"  %m{j} = fmul contract {line} %v{j}, %factor\n")
         if combines:
-            body.append(f"  %b{j} = xor {line} %c{j}, %v{j}\n")
+            body.append(f"  %b{j} = {add} {line} %c{j}, %{'m' if kind == 'multiplied' else 'v'}{j}\n")
         else:
             body.append(f"  %q{j} = getelementptr i8, ptr %sink, i64 %o{j}\n")
             body.append(f"  store {line} {f'%v{j}' if reads else 'zeroinitializer'}, ptr %q{j}, align 64{past}\n")
-    sums = [f"  %s{j} = xor {line} %s{j - 1}, %b{j}\n" for j in range(1, UNROLL)]
-    result = f"  %s0 = xor {line} %b0, %b0\n{''.join(sums)}  store {line} %s{UNROLL - 1}, ptr %sink, align 64\n"
+    sums = [f"  %s{j} = {add} {line} %s{j - 1}, %b{j}\n" for j in range(1, UNROLL)]
+    result = f"  %s0 = {add} {line} %b0, %b0\n{''.join(sums)}  store {line} %s{UNROLL - 1}, ptr %sink, align 64\n"
+    factor = f"  %factor = load {line}, ptr %source, align 64\n" if kind == "multiplied" else ""
     return (
-        f"define void @{name}(ptr %source, ptr %sink, i64 %bytes, i64 %count) {{\nentry:\n"
+        f"define void @{name}(ptr %source, ptr %sink, i64 %bytes, i64 %count) {{\nentry:\n{factor}"
         f"  br label %outer\nouter:\n"
         f"  %i = phi i64 [ 0, %entry ], [ %next, %latch ]\n{''.join(entry) if combines else ''}"
         f"  br label %inner\ninner:\n"
@@ -105,10 +111,10 @@ def bytes_of_step(kind: MemoryLoop) -> int:
 
 
 def _broadcast(j: int, vector: str) -> str:
-    lanes = vector.removeprefix("<").partition(" ")[0]
+    lanes, _, dtype = vector.strip("<>").split()
     return (
-        f"  %e{j} = load i32, ptr %p{j}, align {LANE_BYTES}\n"
-        f"  %f{j} = insertelement {vector} poison, i32 %e{j}, i64 0\n"
+        f"  %e{j} = load {dtype}, ptr %p{j}, align {LANE_BYTES}\n"
+        f"  %f{j} = insertelement {vector} poison, {dtype} %e{j}, i64 0\n"
         f"  %v{j} = shufflevector {vector} %f{j}, {vector} poison, <{lanes} x i32> zeroinitializer\n"
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import time
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tilewright.instruction.model import hierarchy
@@ -65,6 +67,38 @@ def test_what_descriptions_assume_is_measured(measured: Cpu) -> None:
     assert machine.latency_cycles == measured.latency_cycles
     assert machine.broadcast_cycles == 1 / measured.broadcasts_per_cycle
     assert machine.levels[0].out_bytes_per_cycle == measured.store_bytes_per_cycle
+
+
+@pytest.mark.parametrize(
+    ("fma_units", "alone", "beside", "per_cycle"),
+    [
+        (2, 2.0, 1.9, 2.0),  # multiply-adds alone set the time
+        (2, 2.0, 1.2, 1.2),
+        (1, 1.0, 0.8, 0.8),  # Zen 1, where both take a part of three units
+        (1, 0.7, 0.75, 0.7),  # beside multiply-adds it is no faster
+    ],
+)
+def test_broadcasts_are_as_fast_as_beside_multiply_adds(
+    fma_units: int, alone: float, beside: float, per_cycle: float
+) -> None:  # fmt: skip
+    rates = {"clock": 3e9, "broadcast": alone * 64 * 3e9, "multiplied": beside * 64 * 3e9}
+    assert calibrate._broadcasts_per_cycle(fma_units, rates) == pytest.approx(per_cycle)
+
+
+def test_multiplied_loops_multiply_add() -> None:
+    """Eight elements of eight lines, each times the vector that the source begins with, added up."""
+    machine = host()
+    text = loops.memory_loop("multiplied", "multiplied", machine.vector_bits) + loops.METADATA
+    code = loops.compiled(text, ["multiplied"], machine.llvm.cpu, machine.llvm.features)
+    run = loops.function(code, "multiplied", *(ctypes.c_void_p,) * 2, *(ctypes.c_int64,) * 2)
+    source, sink = loops.pages(1024), loops.pages(1024)
+    source[:] = np.arange(256)
+    run(source.ctypes.data, sink.ctypes.data, 1024, 3)
+    lanes = machine.vector_bits // 32
+    terms = [float(17 * j + 128 * trip) for trip in range(2) for j in range(8)]
+    first = sum(terms[::8])  # the sum of the first line is added twice at the end
+    expected = 3 * (sum(terms) + first) * np.arange(lanes)
+    np.testing.assert_allclose(sink[:lanes], expected)
 
 
 KIB = 1024
