@@ -60,11 +60,10 @@ def memory_loop(name: str, kind: MemoryLoop, vector_bits: int = 8 * LINE_BYTES) 
     """``void name(ptr source, ptr sink, i64 bytes, i64 count)``, a whole number of `UNROLL` steps per trip.
 
     "read" combines all lines into one, which it stores; "scattered" does so with lines that are `SCATTERED_BYTES`
-    apart; "broadcast" does so with vectors of `vector_bits` whose lanes
-    all hold one element of a line, of each line of a trip another one: elements that begin all lines of a cache lie in
-    one of its banks. "multiplied" does so with each of these vectors times another one, by multiply-adds where there
-    are any: they compete for units on some processors. "write" stores zeros to every line; "copy" stores every line, and "stream" does so past the
-    caches.
+    apart; "broadcast" does so with vectors of `vector_bits` whose lanes all hold one element of a line, of each line of
+    a trip another one: elements that begin all lines of a cache lie in one of its banks. "multiplied" does so with each
+    of these vectors times another one, by multiply-adds where there are any: on some processors they compete for units.
+    "write" stores zeros to every line; "copy" stores every line, and "stream" does so past the caches.
     """
     lanes, spread = vector_bits // (8 * LANE_BYTES), kind in ("broadcast", "multiplied")
     line = f"<{lanes} x {'float' if kind == 'multiplied' else 'i32'}>" if spread else "<8 x i64>"
