@@ -354,8 +354,7 @@ def _blocks(
 
 def _softmax(rows: Mapping[int, Statements]) -> Deferred | None:
     """The rows between two products as a softmax that may divide behind the second one; None where they are none."""
-    found = deferred_normalisation(rows[0]) if 0 in rows else None
-    return found if found is not None and found.is_exact else None
+    return deferred_normalisation(rows[0]) if 0 in rows else None
 
 
 def _deferred(

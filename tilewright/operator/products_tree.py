@@ -243,10 +243,10 @@ class ProductsTree:
         """
         last = self.products[-1].work
         follows = last.statements[0].follows
-        if not self.summed or follows is None:
+        if not self.summed or follows is None or follows.factor is None:
             return None
-        value = self.buffers[follows.reduction]
-        return replace(value, tensor=replace(value.tensor, name=f"{last.total.name} of blocks, factor"))
+        value, name = self.buffers[follows.reduction], f"{last.total.name} of blocks, factor"
+        return replace(value, tensor=replace(value.tensor, name=name, dtype=follows.factor.dtype))
 
     @cached_property
     def link(self) -> Axis | None:

@@ -124,12 +124,13 @@ def test_one_kernel_attends(
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f64"])
 @pytest.mark.parametrize("keys", [200, 700])
 def test_other_types_attend(dtype: str, keys: int) -> None:
-    """Weights that are rounded are in buffers of their own type, and in whole rows."""
+    """Weights that are rounded are in buffers of their own type, and are added up as they are multiplied."""
     b = GraphBuilder("attended")
     q, k, v = (b.input(name, (1, length, 64), dtype) for name, length in (("q", 50), ("k", keys), ("v", keys)))
     graph = b.finish([attention(q, k, v, scale=0.125, causal=True, causal_offset=keys - 60)])
     values = [each.astype(numpy_dtype(dtype)) for each in inputs(graph)]
     with patch.object(cpu_fused, "l2_bytes", lambda _: SMALL_L2):
+        assert keys == 200 or "seq[@L3 for l:" in fused_tree(planned(graph))
         found = compile_graph(graph, threads=1, options=ALWAYS)(*values)
     right = exact(values, 0.125, keys - 60)
     atol = {"f16": 2.0**-9, "bf16": 2.0**-6, "f64": 1e-14}[dtype]  # two roundings of values below 1

@@ -237,6 +237,21 @@ def test_a_link_that_leaves_l2_is_fused_and_one_that_stays_is_not(threads: int) 
     assert far.runner_up_cost.cycles > far.cost.cycles  # type: ignore[union-attr, operator]
 
 
+def test_a_link_goes_through_memory_where_the_last_cache_has_nothing_but_it() -> None:
+    """Until it is read, its kernel reads its factors, too."""
+    machine = resolve_cpu(MACHINE)
+    *inner, last = machine.caches
+
+    def apart(bytes_: int) -> float:
+        held = replace(machine, caches=(*inner, replace(last, bytes=bytes_, ways=None)))
+        decision = fusion(make_plan(chain(LARGE), held, 1, Options(cache=False, fuse="always")))
+        assert decision.runner_up_cost is not None
+        assert decision.runner_up_cost.cycles is not None
+        return decision.runner_up_cost.cycles
+
+    assert apart(8 << 20) > 1.1 * apart(16 << 20)
+
+
 def test_weights_that_every_block_would_bring_again_stay_apart() -> None:
     """The perceptron of BERT-base: what fusing saves of the link, it pays for weights that L2 does not keep."""
     decision = fusion(planned(chain((1, 512, 768, 768, 3072), "max(@, 0.0)"), Options(cache=False)))

@@ -7,6 +7,7 @@
 
 Both sums follow m, so that a row may be taken in parts (Dao et al., "FlashAttention", 2022). Legal where
 `online_softmax` is. Weights round to their type before they are multiplied, as they did; they are now in (0, 1].
+A type of whole numbers would have nothing of them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.dataclass import dataclass
+from tilewright.expr import dtypes
 from tilewright.expr.core import Apply, Cast, Const, Expr, Read, Tensor
 from tilewright.expr.names import unique
 from tilewright.expr.rewrite import replaced, transform
@@ -28,16 +30,13 @@ class Deferred:
 
     rows: Statements
 
-    @property
-    def is_exact(self) -> bool:
-        """Whether weights are what their sum adds up, and not rounded to another type."""
-        _, total, weights = self.rows
-        return weights.body == total.body
-
     def with_weights_once(self) -> Statements:
-        """Exact rows with the weights before their sum, which reads them: exponentials are computed once."""
+        """Rows with the weights before their sum, which reads them: exponentials are computed once.
+
+        Weights that are rounded are added up as they are multiplied.
+        """
         largest, total, weights = self.rows
-        return largest, weights, replace(total, body=_value(weights))
+        return largest, weights, replace(total, body=_cast(_value(weights), total.body.dtype))
 
     def product(self, statements: Statements) -> Statements:
         """A product whose factor the weights are, and perhaps its epilogue, which divides by their sum."""
@@ -96,6 +95,7 @@ def _cast(value: Expr, dtype: str) -> Expr:
 
 
 def _without_casts(expr: Expr) -> Expr:
-    while isinstance(expr, Cast):
+    """What an expression is before it is rounded to other types of real numbers."""
+    while isinstance(expr, Cast) and dtypes.is_float(expr.dtype):
         expr = expr.arg
     return expr

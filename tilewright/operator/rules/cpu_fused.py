@@ -439,9 +439,9 @@ def cycles_apart(works: Sequence[Product], machine: Cpu, threads: int, rows: Map
 
     With a softmax between them it goes there twice, in a kernel of its own, whose arithmetic is the same in both ways.
     Other rows, before a product, give a link too. One that L2 does not keep beside what its kernel reads is written to
-    the level that holds it, for which lines are read first, and read from there: three times its bytes, during which
-    arithmetic waits. It is written meanwhile, and costs less, where its kernel waits for more than it writes. Of a link
-    that rows read through windows, the bytes beyond L2 count.
+    the level that holds all of these, for which lines are read first, and read from there: three times its bytes,
+    during which arithmetic waits. It is written meanwhile, and costs less, where its kernel waits for more than it
+    writes. Of a link that rows read through windows, the bytes beyond L2 count.
     """
     total = 0.0
     for work in works:
@@ -456,13 +456,14 @@ def cycles_apart(works: Sequence[Product], machine: Cpu, threads: int, rows: Map
     elif windows:
         links.append(_LinkBytes(_result_bytes(rows[0]), links[0].written, hidden=True))
     for number, link in enumerate(links):
-        beyond = link.written + link.read + link.panels - l2_bytes(machine) * threads
+        touched = link.written + link.read + link.panels
+        beyond = touched - l2_bytes(machine) * threads
         if beyond <= 0:
             continue
         moved = PASSES_BEHIND_READS * link.written if link.is_hidden else PASSES * link.written
         if windows and not number:
             moved = PASSES_BEFORE_WINDOWS * min(link.written, beyond)
-        total += (2 if softmax else 1) * moved / _rate_beyond_l2(link.written, machine)
+        total += (2 if softmax else 1) * moved / _rate_beyond_l2(touched, machine)
     return total
 
 
@@ -546,7 +547,7 @@ def _a_bytes(work: Product) -> int:
 
 def _rate_beyond_l2(size: int, machine: Cpu) -> float:
     """Bytes per cycle of one core from the first level beyond L2 that holds so many."""
-    level = next((cache for cache in machine.caches[2:] if size <= cache.bytes), None)
+    level = next((cache for cache in machine.caches[2:] if size <= cache.kept_bytes), None)
     memory = machine.dram.core_bytes_per_second
     rate = level.bytes_per_cycle if level is not None else memory / machine.nominal_clock_hz
     return rate or machine.vector_bits / 8
