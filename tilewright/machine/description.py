@@ -139,7 +139,8 @@ class Machine(Readable):
 
 @dataclass(frozen=True, kw_only=True)
 class Cpu(Machine):
-    """A processor. Rates are per core and cycle: `fma_units` counts fused multiply-adds of a whole vector.
+    """A processor. Rates are per core and cycle: `fma_units` counts fused multiply-adds of a whole vector,
+    `arithmetic_per_cycle` instructions of a usual mix, multiply-adds among them (None: 2).
 
     `latency_cycles` are measured cycles until a dependent call of an intrinsic can start, by its name. A broadcast
     loads one element into all lanes of a vector. Its rate and that of bytes stored to the first cache are measured
@@ -153,6 +154,7 @@ class Cpu(Machine):
     vector_bits: int = required(choice(128, 256, 512))
     vector_registers: int = required(count)
     fma_units: int = required(count)
+    arithmetic_per_cycle: float | None = optional(rate)
     loads_per_cycle: int = required(count)
     stores_per_cycle: int = required(count)
     broadcasts_per_cycle: float | None = optional(rate)

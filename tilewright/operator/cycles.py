@@ -37,6 +37,7 @@ EXTREMES = ("max", "min")
 EXTREME_INSTRUCTIONS = 3  # of floats where NaN wins: extreme, comparison, selection; one instruction with a constant
 MEAN_INSTRUCTIONS = 2  # of a running mean: what deviates from it, times the share of an element, is added
 COSTLY_INSTRUCTIONS = 30  # of costly functions that were not counted, an order of magnitude
+ARITHMETIC_PER_CYCLE = 2  # vector instructions, where a machine file says nothing else
 ISSUE_WIDTH = 4  # vector instructions per cycle: Zen 5 issues four, Golden Cove three
 Ports = tuple[float, float, float]  # multiply-adds, loads and stores of a core in a cycle
 Extra = tuple[float, float, float]  # instructions beside those of a product in its own type: of a row, a vector, a sum
@@ -255,8 +256,9 @@ def _distinct(index: Expr, unrolled: Mapping[Axis, int]) -> float:
 
 def slowest_port(arithmetic: float, loads: float, stores: float, machine: Cpu) -> float:
     """Cycles for so many vector instructions: of the units, of the ports to memory, or to issue them all."""
-    ports = arithmetic / 2, loads / machine.loads_per_cycle, stores / machine.stores_per_cycle
-    return max(*ports, (arithmetic + loads + stores) / ISSUE_WIDTH)
+    computed = arithmetic / (machine.arithmetic_per_cycle or ARITHMETIC_PER_CYCLE)
+    ports = loads / machine.loads_per_cycle, stores / machine.stores_per_cycle
+    return max(computed, *ports, (arithmetic + loads + stores) / ISSUE_WIDTH)
 
 
 def _instructions(node: Cast | Apply, machine: Cpu) -> float:

@@ -87,6 +87,14 @@ def test_znver4_runs_one_512_bit_operation_a_cycle() -> None:
     assert base_machine("x86_64", "znver4", machine.features).name == "znver4"
 
 
+def test_znver1_runs_one_256_bit_operation_a_cycle() -> None:
+    machine, later = resolve_cpu("znver1"), resolve_cpu("znver3")
+    assert (machine.vector_bits, machine.fma_units, machine.loads_per_cycle) == (256, 1, 1)
+    assert machine.arithmetic_per_cycle == 1
+    assert resolve_cpu("x86-64-v3").features < machine.features < later.features
+    assert base_machine("x86_64", "znver1", machine.features).name == "znver1"
+
+
 def test_znver3_facts() -> None:
     machine = resolve_cpu("znver3")
     assert (machine.vector_bits, machine.vector_registers, machine.fma_units) == (256, 16, 2)

@@ -57,6 +57,11 @@ def test_functions_take_more_instructions_without_registers_of_masks() -> None:
     assert product("tanh", "znver3") - product("", "znver3") == pytest.approx(vectors * INSTRUCTIONS["tanh"][1] / 2)
 
 
+def test_functions_take_as_long_as_the_machine_says() -> None:
+    vectors = 64 * 96 / 8
+    assert product("tanh", "znver1") - product("", "znver1") == pytest.approx(vectors * INSTRUCTIONS["tanh"][1])
+
+
 def test_epilogues_of_products_are_counted() -> None:
     vectors = 64 * 96 / 16
     assert product("tanh") - product("") == pytest.approx(vectors * INSTRUCTIONS["tanh"][0] / 2)
