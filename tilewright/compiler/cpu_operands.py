@@ -29,7 +29,13 @@ from tilewright.operator.flatten import address
 from tilewright.operator.product_loops import merge_product_loops
 from tilewright.operator.product_point import ProductPoint
 from tilewright.operator.row_lines import slices_leave, waiting_cycles, walks_across_lines
-from tilewright.operator.rules.cpu_product import depth_block, depth_blocks, fewest_cycles, l2_bytes
+from tilewright.operator.rules.cpu_product import (
+    depth_block,
+    depth_blocks,
+    fewest_cycles,
+    l2_bytes,
+    streams_of_depth,
+)
 from tilewright.tiles.product import Operand, Product
 
 # Rows up to which a contiguous b is read where it is, if L2 holds it and if not: then a panel has a page for each step.
@@ -312,17 +318,23 @@ class Operands:
         """Into blocks of how many points the innermost of several k loops is cut: where a panel of b would outgrow L2.
 
         The blocks are the outermost loop. Windows stay whole inside, so that each block reads one slice of the image.
+        A single k loop is cut in `streams_of_depth`.
         """
+        if len(self.depth) == 1:
+            return streams_of_depth(work, point.tile(work), self.machine)
         last, group = self.depth[-1], self.product.group
         size = depth_block(work, self.depth, point, self.machine)
-        if len(self.depth) < 2 or not size:
+        if not size:
             return 0
         extent = int(last.extent)  # type: ignore[arg-type]
         block = max((d for d in range(group, size + 1, group) if extent % d == 0), default=0)
         return 0 if block < SMALLEST_DEPTH or block == extent else block
 
     def _cut(self, block: int) -> None:
-        """Cut the innermost k loop into blocks of so many points, 0 for none."""
+        """Cut the innermost k loop into blocks of so many points, 0 for none.
+
+        Blocks are the outermost loop; those of a single loop are the innermost one, which takes a point of each.
+        """
         if not block:
             return
         last = self.depth[-1]
@@ -331,7 +343,7 @@ class Operands:
         inside = Axis(claim(f"{last.name}.1", taken), block)
         parts: dict[Axis, Expr] = {last: outside * block + inside}
         self.linearised = parts | {axis: substitute(value, parts) for axis, value in self.linearised.items()}
-        self.depth = (outside, *self.depth[:-1], inside)
+        self.depth = (outside, *self.depth[:-1], inside) if len(self.depth) > 1 else (inside, outside)
 
     def _packed_operand(self, width: int, block: int) -> Operand:
         """b in panels as wide as the register tile."""

@@ -123,21 +123,28 @@ def cycles_from_memory(work: Product, rows: Sequence[int], vectors: int, machine
     cycles = tiled_cycles(work, rows, vectors, machine)
     if prod(axis.size for axis in work.rows) >= machine.vector_registers:
         return cycles
+    moved = arriving_cycles(work, machine)
+    if not moved:
+        return cycles
+    if crowded(work.a, work.rows, rows, machine.caches[0]):
+        return cycles + moved
+    share = cycles / prod(-(-axis.size // size) for axis, size in zip(work.rows, rows, strict=True))
+    arriving: float = (share**OVERLAP + moved**OVERLAP) ** (1 / OVERLAP)
+    return cycles - share + arriving
+
+
+def arriving_cycles(work: Product, machine: Cpu) -> float:
+    """Cycles in which all of b comes from the level that holds it; 0 where L2, or the only cache, does."""
     used = {axis for axis in walk(work.b.index) if isinstance(axis, Axis)}
     loops = (*work.outer, work.columns, *work.depth)
     b_bytes = prod(axis.size for axis in loops if axis in used) * dtypes.size_bytes(work.b.tensor.dtype)
     first, *outer = machine.caches
     near = outer[0] if outer else first
     if b_bytes <= near.bytes:
-        return cycles
+        return 0.0
     level = next((cache for cache in outer if b_bytes <= cache.bytes), None)
     per_cycle = level.bytes_per_cycle if level else machine.dram.bytes_per_second / machine.nominal_clock_hz
-    moved = b_bytes / (per_cycle or machine.vector_bits / 8)
-    if crowded(work.a, work.rows, rows, first):
-        return cycles + moved
-    share = cycles / prod(-(-axis.size // size) for axis, size in zip(work.rows, rows, strict=True))
-    arriving: float = (share**OVERLAP + moved**OVERLAP) ** (1 / OVERLAP)
-    return cycles - share + arriving
+    return b_bytes / (per_cycle or machine.vector_bits / 8)
 
 
 def _pieces(extent: int, size: int) -> list[tuple[int, int]]:

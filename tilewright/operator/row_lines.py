@@ -36,6 +36,17 @@ def lines_in_one_set(a: Operand, loops: Sequence[Axis], rows: Sequence[int], cac
     return int(lines_by_set(a, loops, rows, cache).max())
 
 
+def lines_of_parts(work: Product, rows: Sequence[int], parts: int, cache: Cache) -> int:
+    """As `lines_in_one_set`, where a step takes an element of each of so many equal parts of the only sum."""
+    form, (depth,) = affine(work.a.index), work.depth
+    if form is None:
+        return 1
+    size = dtypes.size_bytes(work.a.tensor.dtype)
+    steps = [(form.coefficient(axis) * size, count) for axis, count in zip(work.rows, rows, strict=True)]
+    steps.append((form.coefficient(depth) * size * (depth.size // parts), parts))
+    return int(_lines_by_set(tuple(steps), 1, cache.line_bytes, cache.sets).max())
+
+
 def lines_by_set(
     a: Operand, loops: Sequence[Axis], rows: Sequence[int], cache: Cache, slice_bytes: int = 1
 ) -> np.ndarray[Any, Any]:  # fmt: skip

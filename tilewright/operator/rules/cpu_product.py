@@ -24,6 +24,7 @@ from tilewright.expr.core import Axis
 from tilewright.machine.description import Cpu
 from tilewright.operator.cycles import (
     NOTHING_EXTRA,
+    arriving_cycles,
     cycles_from_memory,
     extra_instructions,
     product_cycles,
@@ -31,7 +32,7 @@ from tilewright.operator.cycles import (
 )
 from tilewright.operator.product_point import ProductPoint, k_unroll
 from tilewright.operator.product_tree import ProductTree
-from tilewright.operator.row_lines import lines_in_one_set, row_bytes, walks_across_lines
+from tilewright.operator.row_lines import lines_in_one_set, lines_of_parts, row_bytes, walks_across_lines
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.loops import SpatialLoop
 from tilewright.tiles.machines import level_for
@@ -48,6 +49,9 @@ MOST_OF_SET = 0.5  # of the ways of L1, what rows of a tile may take of one set 
 HIDDEN = 0.25  # of a step, up to which L2 gives b beside the multiply-adds: Zen 3
 ARRIVING = 1 / 32  # of the multiply-adds of a program, what bringing a panel from beyond L2 may take: Zen 3
 LATE = 1 / 64  # of these, above which tiles ask for the next panel: Zen 3, where 49 and 196 rows gained
+STREAMS = 4, 2  # of lines that are read side by side: of 1, 2, 4 and 8 four are the fastest, and two faster than one,
+# from L3 and from memory (Zen 1)
+STREAM_BYTES = 8192  # of a stream, at least: two pages
 MOST_PROGRAMS = 64  # per thread whose distribution is followed one by one; more are even enough
 
 
@@ -212,6 +216,26 @@ def depth_block(work: Product, loops: Sequence[Axis], point: ProductPoint, machi
     if point_bytes * loops[-1].size <= 0.4 * near_bytes:
         return 0
     return int(0.3 * near_bytes / point_bytes)
+
+
+def streams_of_depth(work: Product, tile: Mapping[str, int], machine: Cpu) -> int:
+    """Points of a single k loop in each of the parts that a panel of b is read in, side by side; 0 where it is read from
+    its first point to its last.
+
+    It is where products wait for b, which comes from beyond L2 once: what prefetches along one stream of lines stops at
+    every page.
+    """
+    first, (depth,), rows = machine.caches[0], work.depth, [tile.get(axis.name, 1) for axis in work.rows]
+    points = prod(axis.size for axis in (*work.spatial, depth))
+    waits = arriving_cycles(work, machine) > points / work.lanes / machine.fma_units
+    again = prod(axis.size for axis in work.rows) > prod(rows) and _panel_bytes(work, tile) > l2_bytes(machine)
+    if work.group > 1 or again or not waits:
+        return 0
+    for parts in STREAMS:
+        long = depth.size % parts == 0 and _panel_bytes(work, tile) >= parts * STREAM_BYTES
+        if long and lines_of_parts(work, rows, parts, first) <= MOST_OF_SET * first.lines_per_set:
+            return depth.size // parts
+    return 0
 
 
 def depth_blocks(work: Product, tile: Mapping[str, int], machine: Cpu) -> int:
