@@ -81,10 +81,12 @@ class ProductPlan:
         plan.decisions.insert(self.position, replace(self.decision, chosen=str(running)))
         work = operands.spread_rows(work, point, blocks)
         if operands.packs:
-            block = operands.block_of_depth(work, point) if asked is None else 0
+            block = 0
             if given is not None:
                 with about(name):
                     block = cut_of_tree(given, operands.depth[-1].name, operands.depth[-1].size, product.group)
+            elif asked is None or len(operands.depth) == 1:
+                block = operands.block_of_depth(work, point)
             work = operands.with_panels(tile[product.columns.name], block)
         if asked is None:
             point = replace(point, k_blocks=depth_blocks(work, tile, self.machine))

@@ -113,7 +113,8 @@ class Passes:
         for statement in self.tree.statements.values():
             if statement.accum is not None:
                 dtype = computed_in(statement.tensor.dtype)
-                start = 0.0 if statement.follows is not None else farthest(str(statement.accum), dtype)
+                sums = statement.follows is not None
+                start = 0.0 if sums else farthest(str(statement.accum), statement.tensor.dtype)
                 self._store(statement, Value(self.builder.number(start, dtype), dtype), begins=True)
 
     def run_pass(self, each: Pass) -> None:

@@ -19,7 +19,7 @@ from xdsl.ir import SSAValue
 from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
 from tilewright.expr.affine import Affine
-from tilewright.expr.core import Axis, Const, Expr, Read, Tensor
+from tilewright.expr.core import Axis, Cast, Const, Expr, Read, Tensor
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.hidden import without_mask
 from tilewright.expr.rewrite import substitute
@@ -442,7 +442,8 @@ class _Tile(OutputTile):
         emitter = self.emitter({**self.memory, flat.name: view})
         sums: Expr = Read(flat, (index,))
         if factor is not None:
-            sums = sums * Read(factor.tensor, (substitute(factor.address, self.point.replaced),))
+            row = Read(factor.tensor, (substitute(factor.address, self.point.replaced),))
+            sums = sums * (row if row.dtype == sums.dtype else Cast(row, sums.dtype))
         value = emitter.full(emitter.emit(sums))
         return self.builder.insert(tile.ReshapeOp(value, (self.rows, self.n_extent)))
 

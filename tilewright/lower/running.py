@@ -7,6 +7,7 @@ the parts of all lanes are put together behind the last step.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from xdsl.ir import SSAValue
@@ -50,9 +51,19 @@ class Part:
 
 
 def farthest(accum: str, dtype: dtypes.DType) -> float:
-    """Where a running extreme starts. Not from an infinity, whose difference from itself is no number."""
-    limits = np.finfo(dtypes.numpy_dtype(dtype))
+    """Where a running extreme starts, as a value of its type. Not from an infinity, whose difference from itself is no
+    number.
+    """
+    limits = _finfo(dtype)
     return float(limits.min if accum == "max" else limits.max)
+
+
+def _finfo(dtype: dtypes.DType) -> Any:
+    if dtype in ("f16", "f32", "f64"):
+        return np.finfo(dtypes.numpy_dtype(dtype))
+    import ml_dtypes  # takes time, and most programs have none of its types
+
+    return ml_dtypes.finfo(dtypes.numpy_dtype(dtype))  # type: ignore[no-untyped-call]
 
 
 class Running:

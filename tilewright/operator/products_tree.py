@@ -45,7 +45,7 @@ from tilewright.operator.product_tree import ProductTree, product_tree, require_
 from tilewright.operator.statements import value_read, values_in
 from tilewright.tiles import build
 from tilewright.tiles.build import distinct_kernels, rooted
-from tilewright.tiles.kernel import Kernel, Statement
+from tilewright.tiles.kernel import Kernel, Statement, joined
 from tilewright.tiles.loops import SpatialLoop, within
 from tilewright.tiles.parts import factors, hints_of, loops_named, register_tiles, require_form, tiles_at
 from tilewright.tiles.product import Operand, Product, products_of, rows_of
@@ -594,6 +594,12 @@ def _require_steps_of_rows(product: ProductTree, rows: Rows, summed: Sequence[Sp
                     f"a block of {loop.axis.name} has {loop.quantum} points, a step of {leaf.op} {points}",
                     where="tile tree", help=f"whole steps, such as {-(-loop.quantum // points) * points} points",
                 )  # fmt: skip
+        following = joined(Kernel(rows.statements, rows.tree))
+        if following:
+            raise InvalidTree(
+                f"{', '.join(following)} has a pass with what it follows, of rows that blocks of {loop.axis.name} cut",
+                where="tile tree", help="a pass for each, the largest value first",
+            )  # fmt: skip
         whole = [each.name for each in rows.statements if not _goes_on(each)]
         if whole:
             raise InvalidTree(

@@ -46,7 +46,7 @@ THREADED_RUN_SECONDS = 0.005  # threads start within tens of microseconds of eac
 WITHIN_SECONDS = 0.03  # for one number in a round, whatever the machine is doing; twice that with threads
 ROUNDS, MOST_ROUNDS = 2, 8
 AGREE = 0.05  # how far the best rounds may differ
-HIDDEN = 1.1  # of the cycles of a multiply-add, up to which a broadcast beside it takes no time of its own
+HIDDEN = 1.1  # of the cycles of a multiply-add, or of a broadcast, up to which both together take no longer
 MEMORY_LOOPS: tuple[loops.MemoryLoop, ...] = get_args(loops.MemoryLoop)
 COPIES: tuple[loops.MemoryLoop, ...] = ("copy", "stream")  # loops that read and write
 SPREAD: tuple[loops.MemoryLoop, ...] = ("broadcast", "multiplied")  # that load elements into all lanes
@@ -133,7 +133,7 @@ def _broadcasts_per_cycle(fma_units: float, rates: Mapping[str, float]) -> float
     On processors that have no port of their own for all of it (Zen 1) they wait for multiply-adds.
     """
     alone, beside = (rates[name] / loops.LINE_BYTES / rates["clock"] for name in ("broadcast", "multiplied"))
-    return alone if beside * HIDDEN >= fma_units else min(alone, beside)
+    return alone if beside * HIDDEN >= min(fma_units, alone) else beside
 
 
 def _bytes_read(caches: Sequence[Cache]) -> list[int]:
@@ -350,7 +350,7 @@ class _Buffers:
 
         A scattered loop touches few of them, which count.
         """
-        step = loops.UNROLL * loops.bytes_of_step(name)
+        step = loops.lines_of_trip(name) * loops.bytes_of_step(name)
         part = max(bytes_ // len(cores) // step, 1) * step
         touched = part // loops.bytes_of_step(name) * loops.LINE_BYTES
         run = loops.function(code, name, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)

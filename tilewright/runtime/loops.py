@@ -20,6 +20,7 @@ from tilewright.runtime.loader import Code
 
 LINE_BYTES = 64
 UNROLL = 8  # cache lines per trip of a memory loop
+MULTIPLIED = 12  # of one with multiply-adds: of 16 registers, some have factors
 LANE_BYTES = 4  # of an element that a broadcast reads
 TICKS_PER_TRIP = 128  # of the clock loop
 
@@ -57,7 +58,7 @@ def clock_loop(name: str) -> str:
 
 
 def memory_loop(name: str, kind: MemoryLoop, vector_bits: int = 8 * LINE_BYTES) -> str:
-    """``void name(ptr source, ptr sink, i64 bytes, i64 count)``, a whole number of `UNROLL` steps per trip.
+    """``void name(ptr source, ptr sink, i64 bytes, i64 count)``, a whole number of `lines_of_trip` steps per trip.
 
     "read" combines all lines into one, which it stores; "scattered" does so with lines that are `SCATTERED_BYTES`
     apart; "broadcast" does so with vectors of `vector_bits` whose lanes all hold one element of a line, of each line of
@@ -68,13 +69,13 @@ def memory_loop(name: str, kind: MemoryLoop, vector_bits: int = 8 * LINE_BYTES) 
     lanes, spread = vector_bits // (8 * LANE_BYTES), kind in ("broadcast", "multiplied")
     line = f"<{lanes} x {'float' if kind == 'multiplied' else 'i32'}>" if spread else "<8 x i64>"
     reads, combines = kind != "write", kind in ("read", "scattered", "broadcast", "multiplied")
-    add = "fadd contract" if kind == "multiplied" else "xor"
+    unroll, add = lines_of_trip(kind), "fadd contract" if kind == "multiplied" else "xor"
     step = bytes_of_step(kind)
-    entry = [f"  %a{j} = phi {line} [ zeroinitializer, %entry ], [ %b{j}, %latch ]\n" for j in range(UNROLL)]
-    inner = [f"  %c{j} = phi {line} [ %a{j}, %outer ], [ %b{j}, %inner ]\n" for j in range(UNROLL)]
+    entry = [f"  %a{j} = phi {line} [ zeroinitializer, %entry ], [ %b{j}, %latch ]\n" for j in range(unroll)]
+    inner = [f"  %c{j} = phi {line} [ %a{j}, %outer ], [ %b{j}, %inner ]\n" for j in range(unroll)]
     past = ", !nontemporal !0" if kind == "stream" else ""
     body = []
-    for j in range(UNROLL):
+    for j in range(unroll):
         place = j * step + (j * LANE_BYTES if spread else 0)
         body.append(f"  %o{j} = add i64 %offset, {place}\n")
         if reads:
@@ -87,8 +88,8 @@ def memory_loop(name: str, kind: MemoryLoop, vector_bits: int = 8 * LINE_BYTES) 
         else:
             body.append(f"  %q{j} = getelementptr i8, ptr %sink, i64 %o{j}\n")
             body.append(f"  store {line} {f'%v{j}' if reads else 'zeroinitializer'}, ptr %q{j}, align 64{past}\n")
-    sums = [f"  %s{j} = {add} {line} %s{j - 1}, %b{j}\n" for j in range(1, UNROLL)]
-    result = f"  %s0 = {add} {line} %b0, %b0\n{''.join(sums)}  store {line} %s{UNROLL - 1}, ptr %sink, align 64\n"
+    sums = [f"  %s{j} = {add} {line} %s{j - 1}, %b{j}\n" for j in range(1, unroll)]
+    result = f"  %s0 = {add} {line} %b0, %b0\n{''.join(sums)}  store {line} %s{unroll - 1}, ptr %sink, align 64\n"
     factor = f"  %factor = load {line}, ptr %source, align 64\n" if kind == "multiplied" else ""
     return (
         f"define void @{name}(ptr %source, ptr %sink, i64 %bytes, i64 %count) {{\nentry:\n{factor}"
@@ -96,12 +97,17 @@ def memory_loop(name: str, kind: MemoryLoop, vector_bits: int = 8 * LINE_BYTES) 
         f"  %i = phi i64 [ 0, %entry ], [ %next, %latch ]\n{''.join(entry) if combines else ''}"
         f"  br label %inner\ninner:\n"
         f"  %offset = phi i64 [ 0, %outer ], [ %further, %inner ]\n{''.join(inner) if combines else ''}{''.join(body)}"
-        f"  %further = add i64 %offset, {UNROLL * step}\n  %rest = icmp slt i64 %further, %bytes\n"
+        f"  %further = add i64 %offset, {unroll * step}\n  %rest = icmp slt i64 %further, %bytes\n"
         f"  br i1 %rest, label %inner, label %latch\nlatch:\n"
         f"  %next = add i64 %i, 1\n  %more = icmp slt i64 %next, %count\n"
         f"  br i1 %more, label %outer, label %done\ndone:\n"
         f"{result if combines else '  fence seq_cst'}\n  ret void\n}}\n"
     )
+
+
+def lines_of_trip(kind: MemoryLoop) -> int:
+    """Lines that one trip touches: with multiply-adds more than their latency times their rate, as registers allow."""
+    return MULTIPLIED if kind == "multiplied" else UNROLL
 
 
 def bytes_of_step(kind: MemoryLoop) -> int:

@@ -20,14 +20,16 @@ from tilewright.expr.core import static_shape
 from tilewright.expr.dtypes import numpy_dtype
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
+from tilewright.expr.ops import linalg
 from tilewright.expr.ops.attention import attention
+from tilewright.expr.ops.norm import softmax
 from tilewright.expr.text import parse_graph
 from tilewright.machine import resolve_cpu
 from tilewright.operator.rules import cpu_fused
 from tilewright.options import Options
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.notation import parse_tree, print_tree
-from tilewright.tiles.tree import kernels, to_json
+from tilewright.tiles.tree import InvalidTree, kernels, to_json
 
 Array = np.ndarray[Any, Any]
 ALWAYS, NEVER = (Options(cache=False, fuse=choice) for choice in ("always", "never"))
@@ -302,3 +304,56 @@ def test_an_illegal_tree_says_where(before: str, after: str, message: str) -> No
         make_plan(graph, resolve_cpu("znver5"), 1, Options(cache=False, trees={name: to_json(edited)}))
     assert caught.value.where.startswith(f"tile tree of {name}")
     assert caught.value.help
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_a_mask_that_hides_the_first_keys_of_halves_leaves_the_others(dtype: str) -> None:
+    """The largest value begins with the lowest number of its type: of an infinity the factor of sums would be none."""
+    b = GraphBuilder("attended")
+    q, k, v = (b.input(name, shape, dtype) for name, shape in (("q", (50, 64)), ("k", (64, 700)), ("v", (700, 40))))
+    mask = b.input("mask", (50, 700), dtype)
+    graph = b.finish([linalg.matmul(softmax(linalg.matmul(q, k) + mask), v)])
+    values = [(0.25 * each).astype(numpy_dtype(dtype)) for each in inputs(graph)[:3]]
+    hidden = np.where(np.arange(700) < 300, -np.inf, 0) + np.zeros((50, 1))
+    with patch.object(cpu_fused, "l2_bytes", lambda _: SMALL_L2):
+        assert "seq[@L3 for " in fused_tree(planned(graph))
+        found = compile_graph(graph, threads=1, options=ALWAYS)(*values, hidden.astype(numpy_dtype(dtype)))
+    scores = values[0].astype(np.float64) @ values[1].astype(np.float64) + hidden
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    expected = weights / weights.sum(-1, keepdims=True) @ values[2].astype(np.float64)
+    atol = {"f16": 2.0**-9, "bf16": 2.0**-6}[dtype]
+    np.testing.assert_allclose(np.asarray(found, np.float64), expected, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize(("scored", "weighted"), [("f32", "f64"), ("f64", "f32"), ("f16", "f32")])
+def test_products_of_another_type_than_the_softmax_attend(scored: str, weighted: str) -> None:
+    b = GraphBuilder("attended")
+    types = scored, scored, weighted
+    q, k, v = (b.input(name, (1, rows, 64), t) for name, rows, t in zip("qkv", (50, 700, 700), types, strict=True))
+    graph = b.finish([attention(q, k, v, scale=0.125)])
+    values = [each.astype(numpy_dtype(t)) for each, t in zip(inputs(graph), types, strict=True)]
+    with patch.object(cpu_fused, "l2_bytes", lambda _: SMALL_L2):
+        found = compile_graph(graph, threads=1, options=ALWAYS)(*values)
+    atol = 1e-5 if "f16" not in (scored, weighted) else 2.0**-9
+    np.testing.assert_allclose(np.asarray(found, np.float64), exact(values, 0.125, None), rtol=0, atol=atol)
+
+
+def test_a_pass_of_largest_value_and_sum_is_refused_where_blocks_cut_keys() -> None:
+    graph = attended(2, 50, 960, (64, 64))
+    with patch.object(cpu_fused, "l2_bytes", lambda _: SMALL_L2):
+        plan = planned(graph)
+        (kernel,) = (each for each in plan.kernels if len(kernels(each.scheduled.tree)) > 1)
+        text = print_tree(kernel.scheduled.tree)
+        of_max = r"(@L1 for l:\d+ \{ )(@REG unroll l:\d+ \{ par l:\d+ \{ op attention.weights.max \} \}) \}, "
+        of_both = (
+            r"@L1 for l:\d+ \{ seq\[([^\[]* op attention.weights \} \}), (.*? op attention.weights.sum \} \})\] \}"
+        )
+        largest, both = re.search(of_max, text), re.search(of_both, text)
+        assert largest is not None
+        assert both is not None, text
+        edited = text.replace(largest[0], "").replace(
+            both[0], f"{largest[1]}seq[{largest[2]}, {both[2]}] }}, {largest[1]}{both[1]} }}"
+        )
+        tree = to_json(parse_tree(edited, kernels(kernel.scheduled.tree)))
+        with pytest.raises(InvalidTree, match="sum has a pass with what it follows, of rows that blocks of l cut"):
+            planned(graph, Options(cache=False, fuse="always", trees={kernel.name: tree}))

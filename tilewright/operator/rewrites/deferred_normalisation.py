@@ -7,7 +7,7 @@
 
 Both sums follow m, so that a row may be taken in parts (Dao et al., "FlashAttention", 2022). Legal where
 `online_softmax` is. Weights round to their type before they are multiplied, as they did; they are now in (0, 1].
-A type of whole numbers would have nothing of them.
+A cast to integers is not deferred: nearly all weights would be 0.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Deferred:
     def with_weights_once(self) -> Statements:
         """Rows with the weights before their sum, which reads them: exponentials are computed once.
 
-        Weights that are rounded are added up as they are multiplied.
+        Weights that are rounded are added up as they are multiplied; where one pass has the largest value and the
+        sum, the sum is that of weights before they are rounded.
         """
         largest, total, weights = self.rows
         return largest, weights, replace(total, body=_cast(_value(weights), total.body.dtype))

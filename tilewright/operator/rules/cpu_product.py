@@ -219,8 +219,7 @@ def depth_block(work: Product, loops: Sequence[Axis], point: ProductPoint, machi
 
 
 def streams_of_depth(work: Product, tile: Mapping[str, int], machine: Cpu) -> int:
-    """Points of a single k loop in each of the parts that a panel of b is read in, side by side; 0 where it is read from
-    its first point to its last.
+    """Points of a single k loop in each of the parts that a panel of b is read in, side by side; 0 for one part.
 
     It is where products wait for b, which comes from beyond L2 once: what prefetches along one stream of lines stops at
     every page.
@@ -228,8 +227,7 @@ def streams_of_depth(work: Product, tile: Mapping[str, int], machine: Cpu) -> in
     first, (depth,), rows = machine.caches[0], work.depth, [tile.get(axis.name, 1) for axis in work.rows]
     points = prod(axis.size for axis in (*work.spatial, depth))
     waits = arriving_cycles(work, machine) > points / work.lanes / machine.fma_units
-    again = prod(axis.size for axis in work.rows) > prod(rows) and _panel_bytes(work, tile) > l2_bytes(machine)
-    if work.group > 1 or again or not waits:
+    if work.group > 1 or prod(axis.size for axis in work.rows) > prod(rows) or not waits:
         return 0
     for parts in STREAMS:
         long = depth.size % parts == 0 and _panel_bytes(work, tile) >= parts * STREAM_BYTES
