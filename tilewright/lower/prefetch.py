@@ -1,9 +1,10 @@
 """Hints about what a contraction reads next, spread over the tiles at hand.
 
-While a tile of a block of k is computed, the same columns of the next rows of a are asked for, and a share of the next
-block of b: every tile of a block asks for its own share, so that the next block is near when its first tile starts.
-Without blocks, tiles of a panel ask for the next panel, and tiles of a program for the rows of the next program.
-Nothing is asked for behind the end of an operand: where no memory is, processors take long to find that out.
+While a tile of a block of k is computed, a share of the next block of b is asked for, and the same columns of the next
+rows of a where the tree says so: every tile of a block asks for its own share, so that the next block is near when its
+first tile starts. Without blocks, tiles of a panel ask for the next panel, and tiles of a program for the rows of the
+next program. Nothing is asked for behind the end of an operand: where no memory is, processors take long to find that
+out.
 """
 
 from __future__ import annotations

@@ -62,9 +62,9 @@ class ProductTree:
     `sums_level`. If `line_bytes` is not 0, a block asks for b of the next one by lines of so many bytes; without blocks
     the tiles of a panel ask for the next panel. If `row_line_bytes` is not 0, a tile of a block asks for the rows of a
     that the next tile reads (`next_tile`); without blocks the tiles of a program ask for those of the next program
-    (`NextRows`). With `epilogue_vectors` the epilogue is a loop that
-    reads the sums of a tile from scratch memory, so many vectors at a time; with 0 it is written out. A depth loop
-    that is cut in blocks outside has so many points here as `within` says.
+    (`NextRows`). With `epilogue_vectors` the epilogue is a loop that reads the sums of a tile from scratch memory, so
+    many vectors at a time; with 0 it is written out. A depth loop that is cut in blocks outside has so many points here
+    as `within` says.
     """
 
     work: Product

@@ -86,7 +86,9 @@ class Loop:
 HINTS: dict[str, tuple[type, ...]] = {
     "prefetch": (str, int, int),  # a step asks for so many elements of a tensor, a distance after the first it reads
     "prefetch_lines": (int,),  # a block, or tiles of a panel, ask for the next one by lines of so many bytes
-    "prefetch_rows": (int,),  # tiles of a block ask for the next tile's rows, those of a program for the next one's
+    # Tiles of a program ask for the rows of the next one by lines of so many bytes; in blocks, for those of the next
+    # tile by elements.
+    "prefetch_rows": (int,),
     "stream": (),  # stores bypass the caches
     "lanes": (int,),  # elements of a vector register, where a tile does not fill one
     "blocked": (str,),  # which thread holds which element: the text of a blocked layout

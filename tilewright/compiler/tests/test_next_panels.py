@@ -121,7 +121,7 @@ def test_lines_that_no_cache_has_are_refused(hint: str, bytes_: int) -> None:
 
 
 def test_rows_that_nothing_asks_for_are_refused() -> None:
-    """A program alone has no next one, nor has a tile of all rows of a block."""
+    """A program alone has no next one."""
     graph = product(49, 160, 960)
     tree = json.dumps(make_plan(graph, MACHINE, 1).trees()["y"])
     edited = tree.replace('["prefetch_lines", 64]', '["prefetch_lines", 64], ["prefetch_rows", 64]')

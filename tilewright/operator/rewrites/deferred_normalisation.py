@@ -7,7 +7,7 @@
 
 Both sums follow m, so that a row may be taken in parts (Dao et al., "FlashAttention", 2022). Legal where
 `online_softmax` is. Weights round to their type before they are multiplied, as they did; they are now in (0, 1].
-A cast to integers is not deferred: nearly all weights would be 0.
+On a CPU s is the sum of rounded weights then. A cast to integers is not deferred: nearly all weights would be 0.
 """
 
 from __future__ import annotations

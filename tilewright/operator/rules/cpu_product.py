@@ -1,13 +1,13 @@
 """Rules for products on CPUs: tile sizes from the machine description.
 
-A register tile has MR rows (points of the m loops) and NR vectors along n, within one of the shapes for
-which the chosen instruction has outer products of registers. Cycles of one step of k are the largest of: multiply-adds
-over `fma_units`; MR broadcasts and NR loads over `loads_per_cycle`; the latency of a chain of multiply-adds. The tile
-with the fewest cycles over the whole iteration space, ragged tiles included, wins; with few rows, the time in which
-panels of b come from beyond L2 counts too. A program takes as many rows as keep its part of a in half of L2. It takes
-more where k is cut in blocks, which ask for rows ahead, and a panel of b would take too large a part of their time to
-come from beyond L2. It walks the panels of b outside and the rows inside, so that a panel stays near while the rows
-pass by. For several threads, tiles within a tenth of the fewest cycles compete by the time of the busiest thread.
+A register tile has MR rows (points of the m loops) and NR vectors along n, within one of the shapes for which the
+chosen instruction has outer products of registers. Cycles of one step of k are the largest of: multiply-adds over
+`fma_units`; MR broadcasts and NR loads over `loads_per_cycle`; the latency of a chain of multiply-adds. The tile with
+the fewest cycles over the whole iteration space, ragged tiles included, wins; with few rows, the time in which panels
+of b come from beyond L2 counts too. A program takes as many rows as keep its part of a in half of L2. It takes more
+where k is cut in blocks and a panel of b would take too large a part of their time to come from beyond L2. It walks the
+panels of b outside and the rows inside, so that a panel stays near while the rows pass by. For several threads, tiles
+within a tenth of the fewest cycles compete by the time of the busiest thread.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ SHARED_CYCLES = 1024  # of a product: another thread begins some 500 cycles late
 NEAR = 0.8  # of L1, what a panel and the rows of a tile may take
 FEWEST_TILES = 5  # of rows that reuse a panel in L1, below which sums that come and go take what that saves: Zen 3
 FEWEST_BLOCKS = 3  # of k in L1: with two, sums that come and go take more than that saves (Zen 3)
-MOST_OF_SET = 0.5  # of the ways of L1, what rows of a tile may take of one set beside a panel: 4 of 8, not 6 (Zen 3)
+MOST_OF_SET = (
+    0.5  # of the ways of L1, what rows of a tile may take of one set beside a panel, or beside the rows of the
+)
+# next tile, or in all parts of a sum: 4 of 8, not 6 (Zen 3, Zen 1)
 HIDDEN = 0.25  # of a step, up to which L2 gives b beside the multiply-adds: Zen 3
 ARRIVING = 1 / 32  # of the multiply-adds of a program, what bringing a panel from beyond L2 may take: Zen 3
 LATE = 1 / 64  # of these, above which tiles ask for the next panel: Zen 3, where 49 and 196 rows gained
