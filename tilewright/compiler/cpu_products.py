@@ -22,7 +22,13 @@ from tilewright.operator.product_point import ProductPoint
 from tilewright.operator.product_space import ProductSpace
 from tilewright.operator.registers import epilogue_vectors
 from tilewright.operator.rules.cpu_fused import kernel_cycles
-from tilewright.operator.rules.cpu_product import blocks_of, choose_point, depth_blocks, scheduled_product
+from tilewright.operator.rules.cpu_product import (
+    blocks_of,
+    choose_point,
+    decision_of_streams,
+    depth_blocks,
+    scheduled_product,
+)
 from tilewright.tiles.product import Product
 from tilewright.tiles.tree import about
 
@@ -87,6 +93,8 @@ class ProductPlan:
                     block = cut_of_tree(given, operands.depth[-1].name, operands.depth[-1].size, product.group)
             elif asked is None or len(operands.depth) == 1:
                 block = operands.block_of_depth(work, point)
+            if block and len(operands.depth) == 1:
+                plan.decisions.append(decision_of_streams(work, block, self.machine, kernel))
             work = operands.with_panels(tile[product.columns.name], block)
         if asked is None:
             point = replace(point, k_blocks=depth_blocks(work, tile, self.machine))

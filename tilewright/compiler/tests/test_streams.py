@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -48,6 +49,14 @@ def test_panels_are_read_in_streams_where_products_wait_for_them(
     text = tree(product(rows, depth, columns))
     assert ("k.0" in text) == bool(steps), text
     assert steps in text
+
+
+def test_the_plan_says_why_there_are_streams() -> None:
+    plan = make_plan(product(1, 1024, 1000), resolve_cpu("znver3"), 1, Options(cache=False))
+    (decision,) = (each for each in plan.decisions if each.subject == "streams of y")
+    assert decision.chosen == "4 parts of k, a point of each in turn"
+    arriving, multiplying = (int(number) for number in re.findall(r"(\d+)(?: cycles|$)", decision.reason))
+    assert arriving > multiplying > 0
 
 
 def test_pairs_are_read_from_their_first_to_their_last() -> None:

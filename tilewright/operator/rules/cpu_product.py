@@ -45,15 +45,15 @@ SHARED_CYCLES = 1024  # of a product: another thread begins some 500 cycles late
 NEAR = 0.8  # of L1, what a panel and the rows of a tile may take
 FEWEST_TILES = 5  # of rows that reuse a panel in L1, below which sums that come and go take what that saves: Zen 3
 FEWEST_BLOCKS = 3  # of k in L1: with two, sums that come and go take more than that saves (Zen 3)
-MOST_OF_SET = (
-    0.5  # of the ways of L1, what rows of a tile may take of one set beside a panel, or beside the rows of the
-)
-# next tile, or in all parts of a sum: 4 of 8, not 6 (Zen 3, Zen 1)
+# Of the ways of L1, what rows of a tile may take of one set beside a panel, beside the rows of the next tile, and in
+# all parts of a sum: 4 of 8, not 6 (Zen 3, Zen 1).
+MOST_OF_SET = 0.5
 HIDDEN = 0.25  # of a step, up to which L2 gives b beside the multiply-adds: Zen 3
 ARRIVING = 1 / 32  # of the multiply-adds of a program, what bringing a panel from beyond L2 may take: Zen 3
 LATE = 1 / 64  # of these, above which tiles ask for the next panel: Zen 3, where 49 and 196 rows gained
-STREAMS = 4, 2  # of lines that are read side by side: of 1, 2, 4 and 8 four are the fastest, and two faster than one,
-# from L3 and from memory (Zen 1)
+# Parts of a panel that are read side by side, the first that there can be: from L3 and from memory 4 are the fastest of
+# 1, 2, 4 and 8, and 2 are faster than 1 (Zen 1).
+STREAMS = 4, 2
 STREAM_BYTES = 8192  # of a stream, at least: two pages
 MOST_PROGRAMS = 64  # per thread whose distribution is followed one by one; more are even enough
 
@@ -228,8 +228,7 @@ def streams_of_depth(work: Product, tile: Mapping[str, int], machine: Cpu) -> in
     every page.
     """
     first, (depth,), rows = machine.caches[0], work.depth, [tile.get(axis.name, 1) for axis in work.rows]
-    points = prod(axis.size for axis in (*work.spatial, depth))
-    waits = arriving_cycles(work, machine) > points / work.lanes / machine.fma_units
+    waits = arriving_cycles(work, machine) > _multiplying_cycles(work, machine)
     if work.group > 1 or prod(axis.size for axis in work.rows) > prod(rows) or not waits:
         return 0
     for parts in STREAMS:
@@ -237,6 +236,20 @@ def streams_of_depth(work: Product, tile: Mapping[str, int], machine: Cpu) -> in
         if long and lines_of_parts(work, rows, parts, first) <= MOST_OF_SET * first.lines_per_set:
             return depth.size // parts
     return 0
+
+
+def decision_of_streams(work: Product, part: int, machine: Cpu, subject: str) -> Decision:
+    """What says that a panel of b is read in parts of so many points of the sum (`streams_of_depth`)."""
+    (depth,) = work.depth
+    arriving, multiplying = arriving_cycles(work, machine), _multiplying_cycles(work, machine)
+    reason = f"{work.b.tensor.name} arrives in {arriving:.0f} cycles, multiply-adds take {multiplying:.0f}"
+    chosen = f"{depth.size // part} parts of {depth.name}, a point of each in turn"
+    return Decision(f"streams of {subject}", chosen, reason, "one", "each page of it is waited for")
+
+
+def _multiplying_cycles(work: Product, machine: Cpu) -> float:
+    """Cycles of multiply-adds at the full rate."""
+    return prod(axis.size for axis in (*work.spatial, *work.depth)) / work.lanes / machine.fma_units
 
 
 def depth_blocks(work: Product, tile: Mapping[str, int], machine: Cpu) -> int:
