@@ -74,7 +74,8 @@ def test_calibration_writes_units(fma: float, loads: float, stores: float, monke
         rates |= {f"chain.{record.name}": fma * clock_hz, f"dependent.{record.name}": clock_hz / 4}
     levels = [*(level.name for level in machine.caches), *calibrate._held_names(machine.caches).values()]
     rates |= dict.fromkeys(levels, loads * 64 * clock_hz)
-    rates |= {"broadcast": 2 * 64 * clock_hz, "scattered": 32 * clock_hz, "write": stores * 64 * clock_hz}
+    rates |= dict.fromkeys(calibrate.SPREAD, 2 * 64 * clock_hz)
+    rates |= {"scattered": 32 * clock_hz, "write": stores * 64 * clock_hz}
     monkeypatch.setattr(calibrate, "_best_rates", lambda machine: rates)
     found = calibrate.measure(machine)
     assert (found.fma_units, found.loads_per_cycle, found.stores_per_cycle) == (round(fma), round(loads), 1)
