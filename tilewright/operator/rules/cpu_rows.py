@@ -16,7 +16,7 @@ from dataclasses import replace
 from math import prod
 
 from tilewright.dataclass import dataclass
-from tilewright.decision import Cost, Decision
+from tilewright.decision import Cost, Decision, Refusal
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import COSTLY, Apply, Axis, Read, Tensor, walk
@@ -353,20 +353,22 @@ class _Way:
     others: tuple[str, float] | None = None
 
     def explained(self, decision: Decision, rows: int) -> Decision:
-        """The decision with what was compared."""
+        """The decision with what was compared; fewer passes that are faster, but not by `WORTH`, are refused."""
         if self.others is None:
             return decision
         beside = f", {' and '.join(self.joined)} in one pass with {self.reduction}" if self.joined else ""
         name, cycles = self.others
-        return replace(
+        found = replace(
             decision,
             chosen=decision.chosen + beside,
             reason=f"{decision.reason}, and {self.cycles:.0f} predicted cycles of a row",
-            runner_up=name,
-            runner_up_reason=f"{cycles:.0f} predicted cycles of a row",
             cost=Cost(cycles=rows * self.cycles),
-            runner_up_cost=Cost(cycles=rows * cycles),
         )
+        values, cost = f"{cycles:.0f} predicted cycles of a row", Cost(cycles=rows * cycles)
+        if cycles < self.cycles:
+            refusal = Refusal(name, f"it is {WORTH} times as fast", values, cost)
+            return replace(found, refused=(*decision.refused, refusal))
+        return replace(found, runner_up=name, runner_up_reason=values, runner_up_cost=cost)
 
 
 def _way(
