@@ -46,10 +46,9 @@ THREADED_RUN_SECONDS = 0.005  # threads start within tens of microseconds of eac
 WITHIN_SECONDS = 0.03  # for one number in a round, whatever the machine is doing; twice that with threads
 ROUNDS, MOST_ROUNDS = 2, 8
 AGREE = 0.05  # how far the best rounds may differ
-HIDDEN = 1.1  # of the cycles of a multiply-add, or of a broadcast, up to which both together take no longer
+HIDDEN = 1.1  # of the cycles of a multiply-add, or of a broadcast, up to which doing both takes no longer
 MEMORY_LOOPS: tuple[loops.MemoryLoop, ...] = get_args(loops.MemoryLoop)
 COPIES: tuple[loops.MemoryLoop, ...] = ("copy", "stream")  # loops that read and write
-SPREAD: tuple[loops.MemoryLoop, ...] = ("broadcast", "multiplied")  # that load elements into all lanes
 DRAM_BYTES = 128 << 20  # at least this much and four times the last cache, where memory allows
 
 LLVM_TYPES: dict[DType, ir.Type] = {"f32": F32, "f64": F64, "i32": I32, "i64": I64}  # that accumulate
@@ -132,7 +131,7 @@ def _broadcasts_per_cycle(fma_units: float, rates: Mapping[str, float]) -> float
 
     On processors that have no port of their own for all of it (Zen 1) they wait for multiply-adds.
     """
-    alone, beside = (rates[name] / loops.LINE_BYTES / rates["clock"] for name in ("broadcast", "multiplied"))
+    alone, beside = (rates[name] / loops.LINE_BYTES / rates["clock"] for name in loops.SPREAD)
     return alone if beside * HIDDEN >= min(fma_units, alone) else beside
 
 
@@ -198,7 +197,7 @@ def _best_rates(machine: Cpu) -> dict[str, float]:
         unsteady = [name for name, rate in best.items() if rate is None]
         if not unsteady:
             steady = {name: rate for name, rate in best.items() if rate is not None}
-            for name in SPREAD:
+            for name in loops.SPREAD:
                 lasting = (buffers.rate(code, name, near, one, LASTING_RUN_SECONDS) for _ in range(LASTING_RUNS))
                 steady[name] = harmonic_mean(lasting)
             for bytes_, name in _held_names(machine.caches).items():

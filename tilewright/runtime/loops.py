@@ -27,6 +27,7 @@ TICKS_PER_TRIP = 128  # of the clock loop
 SCATTERED_BYTES = 49 * LINE_BYTES  # between neighbours of a scattered loop: odd numbers of lines use all sets
 
 MemoryLoop = Literal["read", "scattered", "broadcast", "multiplied", "write", "copy", "stream"]
+SPREAD: tuple[MemoryLoop, ...] = ("broadcast", "multiplied")  # that load elements into all lanes
 Words = np.ndarray[Any, np.dtype[np.float32]]
 
 
@@ -66,9 +67,9 @@ def memory_loop(name: str, kind: MemoryLoop, vector_bits: int = 8 * LINE_BYTES) 
     of these vectors times another one, by multiply-adds where there are any: on some processors they compete for units.
     "write" stores zeros to every line; "copy" stores every line, and "stream" does so past the caches.
     """
-    lanes, spread = vector_bits // (8 * LANE_BYTES), kind in ("broadcast", "multiplied")
+    lanes, spread = vector_bits // (8 * LANE_BYTES), kind in SPREAD
     line = f"<{lanes} x {'float' if kind == 'multiplied' else 'i32'}>" if spread else "<8 x i64>"
-    reads, combines = kind != "write", kind in ("read", "scattered", "broadcast", "multiplied")
+    reads, combines = kind != "write", kind in ("read", "scattered", *SPREAD)
     unroll, add = lines_of_trip(kind), "fadd contract" if kind == "multiplied" else "xor"
     step = bytes_of_step(kind)
     entry = [f"  %a{j} = phi {line} [ zeroinitializer, %entry ], [ %b{j}, %latch ]\n" for j in range(unroll)]

@@ -13,7 +13,7 @@ from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops.linalg import matmul
 from tilewright.machine import Cpu, host, resolve
 from tilewright.options import Options
-from tilewright.runtime import calibrate, host_units
+from tilewright.runtime import calibrate, host_units, loops
 from tilewright.runtime.calibrate import calibrated
 from tilewright.runtime.calibration_file import stored_rates
 from tilewright.runtime.host_units import host_with_units
@@ -74,7 +74,7 @@ def test_calibration_writes_units(fma: float, loads: float, stores: float, monke
         rates |= {f"chain.{record.name}": fma * clock_hz, f"dependent.{record.name}": clock_hz / 4}
     levels = [*(level.name for level in machine.caches), *calibrate._held_names(machine.caches).values()]
     rates |= dict.fromkeys(levels, loads * 64 * clock_hz)
-    rates |= dict.fromkeys(calibrate.SPREAD, 2 * 64 * clock_hz)
+    rates |= dict.fromkeys(loops.SPREAD, 2 * 64 * clock_hz)
     rates |= {"scattered": 32 * clock_hz, "write": stores * 64 * clock_hz}
     monkeypatch.setattr(calibrate, "_best_rates", lambda machine: rates)
     found = calibrate.measure(machine)
