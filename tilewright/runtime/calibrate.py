@@ -16,7 +16,7 @@ from functools import partial
 from itertools import pairwise
 from math import prod, sqrt
 from statistics import harmonic_mean
-from typing import Any, get_args
+from typing import get_args
 
 from llvmlite import ir
 
@@ -53,6 +53,8 @@ DRAM_BYTES = 128 << 20  # at least this much and four times the last cache, wher
 
 LLVM_TYPES: dict[DType, ir.Type] = {"f32": F32, "f64": F64, "i32": I32, "i64": I64}  # that accumulate
 
+Work = Callable[[int], object]  # does something so many times
+
 _log = logging.getLogger(__name__)
 
 
@@ -85,26 +87,22 @@ def measure(machine: Cpu) -> Cpu:
     rates = _best_rates(machine)
     clock_hz = rates["clock"]
     facts = machine.to_json() | {"name": NAME, "clock_hz": _rounded(clock_hz)}
-    facts["issue_cycles"] = {
-        record.name: _rounded(clock_hz / rates[_function(record)]) for record in measurable(machine)
-    }
-    facts["latency_cycles"] = {
-        record.name: _rounded(clock_hz / rates[_dependent(record)]) for record in measurable(machine)
-    }
+    facts["issue_cycles"] = {record.name: _rounded(1 / rates[_function(record)]) for record in measurable(machine)}
+    facts["latency_cycles"] = {record.name: _rounded(1 / rates[_dependent(record)]) for record in measurable(machine)}
     facts |= _units(machine, rates)
     facts["broadcasts_per_cycle"] = _rounded(_broadcasts_per_cycle(facts["fma_units"], rates))
     facts["scattered_factor"] = _rounded(max(1.0, rates[machine.caches[:2][-1].name] / rates["scattered"]))
-    facts["store_bytes_per_cycle"] = _rounded(rates["write"] / clock_hz)
+    facts["store_bytes_per_cycle"] = _rounded(rates["write"])
     facts["dram"] |= {
         "bytes_per_second": _rounded(max(rates["memory"], rates["memory, one core"])),
         "bytes_per_second_per_core": _rounded(rates["memory, one core"]),
         "copy_bytes_per_second": _rounded(rates["copy"]),
         "nontemporal_copy_bytes_per_second": _rounded(rates["stream"]),
     }
-    fastest = rates["memory, one core"]  # what is further in cannot be slower
+    fastest = rates["memory, one core"] / clock_hz  # what is further in cannot be slower
     for stored in reversed(facts["caches"]):
         fastest = max(fastest, rates[stored["name"]])
-        stored["bytes_per_cycle"] = _rounded(fastest / clock_hz)
+        stored["bytes_per_cycle"] = _rounded(fastest)
         stored.pop("bytes_per_second", None)
     held_bytes = _held_bytes(machine.caches, rates)
     if held_bytes is not None:
@@ -116,12 +114,12 @@ def measure(machine: Cpu) -> Cpu:
 
 def _units(machine: Cpu, rates: Mapping[str, float]) -> dict[str, int]:
     """Multiply-adds, loads and stores of a whole vector per cycle, as whole numbers of 1 or more."""
-    vector_bytes, clock_hz = machine.vector_bits / 8, rates["clock"]
+    vector_bytes = machine.vector_bits / 8
     product = next(each for each in measurable(machine) if {each.destination.dtype, each.sources[0].dtype} == {"f32"})
     per_cycle = {
-        "fma_units": rates[_function(product)] / clock_hz,
-        "loads_per_cycle": rates[machine.caches[0].name] / vector_bytes / clock_hz,
-        "stores_per_cycle": rates["write"] / vector_bytes / clock_hz,
+        "fma_units": rates[_function(product)],
+        "loads_per_cycle": rates[machine.caches[0].name] / vector_bytes,
+        "stores_per_cycle": rates["write"] / vector_bytes,
     }
     return {name: max(1, round(value)) for name, value in per_cycle.items()}
 
@@ -131,7 +129,7 @@ def _broadcasts_per_cycle(fma_units: float, rates: Mapping[str, float]) -> float
 
     On processors that have no port of their own for all of it (Zen 1) they wait for multiply-adds.
     """
-    alone, beside = (rates[name] / loops.LINE_BYTES / rates["clock"] for name in loops.SPREAD)
+    alone, beside = (rates[name] / loops.LINE_BYTES for name in loops.SPREAD)
     return alone if beside * HIDDEN >= min(fma_units, alone) else beside
 
 
@@ -157,37 +155,38 @@ def _held_bytes(caches: Sequence[Cache], rates: Mapping[str, float]) -> int | No
     """The most bytes that are read at the rate of the last cache rather than that of memory; None where half of it is,
     and so all are taken to be.
     """
-    between = sqrt(rates[caches[-1].name] * rates["memory, one core"])
+    between = sqrt(rates[caches[-1].name] * rates["memory, one core"] / rates["clock"])
     names = _held_names(caches)
     held = next((bytes_ for bytes_, name in names.items() if rates[name] >= between), _bytes_read(caches)[-1])
     return None if held == next(iter(names), held) else held
 
 
 def _best_rates(machine: Cpu) -> dict[str, float]:
-    """Everything that is measured, per second, by name: the best of several rounds, which are disturbed differently.
+    """Everything that is measured, by name: the best of several rounds, which are disturbed differently.
 
-    Rounds go on until the best of every rate agree (`confirmed`). Raises BusyMachine where that takes too many. Of
-    parts of the last cache only the order of size counts, and of broadcasts the mean: these need not agree.
+    What one core does without memory is per cycle, the rest per second. Rounds go on until the best of every rate agree
+    (`confirmed`). Raises BusyMachine where that takes too many. Of parts of the last cache only the order of size
+    counts, and of broadcasts the mean: these need not agree.
     """
     records = measurable(machine)
     code = _compiled(machine, records)
     buffers = _Buffers(min(max(DRAM_BYTES, 4 * machine.caches[-1].bytes), _available_bytes() // 4))
     cores, whole = _own_cores(), buffers.bytes
-    one = cores[:1]
+    core, one = cores[0], cores[:1]
     rates: dict[str, Callable[[], float]] = {"clock": lambda: _clock_hz(code, one)}
     for record in records:
-        rates[_function(record)] = partial(_calls_per_second, code, _function(record), one, _chains(machine))
-        rates[_dependent(record)] = partial(_calls_per_second, code, _dependent(record), one, 1)
+        rates[_function(record)] = partial(_calls_per_cycle, code, _function(record), core, _chains(machine))
+        rates[_dependent(record)] = partial(_calls_per_cycle, code, _dependent(record), core, 1)
     near = min(machine.caches[0].bytes // 2, whole)
-    rates["write"] = partial(buffers.rate, code, "write", near, one)
+    rates["write"] = partial(buffers.per_cycle, code, "write", near, core)
     for level, bytes_ in zip(machine.caches, _bytes_read(machine.caches), strict=True):
-        rates[level.name] = partial(buffers.rate, code, "read", min(bytes_, whole), one)
+        rates[level.name] = partial(buffers.per_cycle, code, "read", min(bytes_, whole), core)
     span = _bytes_read(machine.caches)[:2][-1] // loops.LINE_BYTES * loops.SCATTERED_BYTES
-    rates["scattered"] = partial(buffers.rate, code, "scattered", min(span, whole), one)
-    rates["memory, one core"] = lambda: buffers.rate(code, "read", whole, one)
+    rates["scattered"] = partial(buffers.per_cycle, code, "scattered", min(span, whole), core)
+    rates["memory, one core"] = partial(buffers.per_second, code, "read", whole, one)
     shared: list[tuple[str, loops.MemoryLoop]] = [("memory", "read"), *((name, name) for name in COPIES)]
     for name, loop in shared:
-        rates[name] = partial(buffers.rate, code, loop, whole, cores)
+        rates[name] = partial(buffers.per_second, code, loop, whole, cores)
     found: dict[str, list[float]] = {name: [] for name in rates}
     unsteady = list(rates)
     for number in range(MOST_ROUNDS):
@@ -198,16 +197,16 @@ def _best_rates(machine: Cpu) -> dict[str, float]:
         if not unsteady:
             steady = {name: rate for name, rate in best.items() if rate is not None}
             for name in loops.SPREAD:
-                lasting = (buffers.rate(code, name, near, one, LASTING_RUN_SECONDS) for _ in range(LASTING_RUNS))
+                lasting = (buffers.per_cycle(code, name, near, core, LASTING_RUN_SECONDS) for _ in range(LASTING_RUNS))
                 steady[name] = harmonic_mean(lasting)
             for bytes_, name in _held_names(machine.caches).items():
-                steady[name] = max(buffers.rate(code, "read", min(bytes_, whole), one) for _ in range(ROUNDS))
+                steady[name] = max(buffers.per_cycle(code, "read", min(bytes_, whole), core) for _ in range(ROUNDS))
             return steady
     name = unsteady[0]
     rounds = ", ".join(f"{rate:.3g}" for rate in found[name])
     raise BusyMachine(
         f"the best of {MOST_ROUNDS} rounds differ by more than {AGREE:.0%} for {len(unsteady)} of {len(rates)} rates; "
-        f"{name}: {rounds} per second",
+        f"{name}: {rounds}",
         where="calibrate", help="measure again when nothing else runs",
     )  # fmt: skip
 
@@ -285,8 +284,8 @@ def _chain_loop(module: ir.Module, target: Target, record: Intrinsic, name: str,
     trip = builder.phi(I64)
     registers = [builder.phi(register) for _ in first]
     at = Emission(builder, target, accumulator, "a")
-    # Several chains go through a factor: where there is no fused multiply-add, nothing can be hoisted.
-    by_factor = product.group == 1 and chains > 1
+    # Several chains go through a factor where products are added up by themselves, so that no product can be hoisted.
+    by_factor = chains > 1 and (product.group == 1 or record.emitter == "added_words")
     if chains == 1:
         last: Sequence[ir.Value] = registers
         for _ in range(DEPENDENT):
@@ -324,15 +323,18 @@ def _dependent(record: Intrinsic) -> str:
 
 
 def _clock_hz(code: Code, cores: Sequence[int]) -> float:
-    run = loops.function(code, "clock", ctypes.c_int64)
-    return loops.TICKS_PER_TRIP / _best([run], cores)
+    return loops.TICKS_PER_TRIP / _best_seconds([_clock(code)], cores)
 
 
-def _calls_per_second(code: Code, name: str, cores: Sequence[int], chains: int) -> float:
+def _clock(code: Code) -> Work:
+    return loops.function(code, "clock", ctypes.c_int64)
+
+
+def _calls_per_cycle(code: Code, name: str, core: int, chains: int) -> float:
     run = loops.function(code, name, ctypes.c_void_p, ctypes.c_int64)
     operands = loops.pages(4096, fill=1.0)
     steps = DEPENDENT if chains == 1 else chains
-    return steps / _best([partial(run, operands.ctypes.data)], cores)
+    return steps / _best_cycles(code, partial(run, operands.ctypes.data), core)
 
 
 class _Buffers:
@@ -342,26 +344,43 @@ class _Buffers:
         self.bytes = bytes_
         self._source, self._sink = loops.pages(bytes_), loops.pages(bytes_)
 
-    def rate(
-        self, code: Code, name: loops.MemoryLoop, bytes_: int, cores: Sequence[int], run_seconds: float = RUN_SECONDS
-    ) -> float:
-        """Bytes per second of all cores together, each at its own part of `bytes_`; a copy reads and writes them.
+    def per_second(self, code: Code, name: loops.MemoryLoop, bytes_: int, cores: Sequence[int]) -> float:
+        """Bytes per second of all cores together, each at its own part of `bytes_`; a copy reads and writes them."""
+        touched, work = self._parts(code, name, bytes_, len(cores))
+        return touched * (2 if name in COPIES else 1) / _best_seconds(work, cores)
 
-        A scattered loop touches few of them, which count.
-        """
+    def per_cycle(
+        self, code: Code, name: loops.MemoryLoop, bytes_: int, core: int, run_seconds: float = RUN_SECONDS
+    ) -> float:
+        """Bytes per cycle of one core. A scattered loop touches few of `bytes_`, which count."""
+        touched, (work,) = self._parts(code, name, bytes_, 1)
+        return touched / _best_cycles(code, work, core, run_seconds)
+
+    def _parts(self, code: Code, name: loops.MemoryLoop, bytes_: int, cores: int) -> tuple[int, list[Work]]:
+        """How many bytes all cores touch, and the work of each."""
         step = loops.lines_of_trip(name) * loops.bytes_of_step(name)
-        part = max(bytes_ // len(cores) // step, 1) * step
+        part = max(bytes_ // cores // step, 1) * step
         touched = part // loops.bytes_of_step(name) * loops.LINE_BYTES
         run = loops.function(code, name, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
         source, sink = self._source.ctypes.data, self._sink.ctypes.data
-        work = [partial(run, source + part * number, sink + part * number, part) for number in range(len(cores))]
-        return touched * len(cores) * (2 if name in COPIES else 1) / _best(work, cores, run_seconds)
+        work: list[Work] = [partial(run, source + part * i, sink + part * i, part) for i in range(cores)]
+        return touched * cores, work
 
 
-def _best(work: Sequence[Any], cores: Sequence[int], run_seconds: float = RUN_SECONDS) -> float:
+def _best_seconds(work: Sequence[Work], cores: Sequence[int]) -> float:
     if len(cores) == 1:
-        return loops.best_seconds(work, cores, run_seconds=run_seconds, within=WITHIN_SECONDS)
+        return loops.best_seconds(work, cores, run_seconds=RUN_SECONDS, within=WITHIN_SECONDS)
     return loops.best_seconds(work, cores, run_seconds=THREADED_RUN_SECONDS, within=2 * WITHIN_SECONDS)
+
+
+def _best_cycles(code: Code, work: Work, core: int, run_seconds: float = RUN_SECONDS) -> float:
+    """Cycles of one unit: its least time by that of the clock's loop, which takes turns with it.
+
+    The clock of a core changes from one moment to the next, by a sixth on a virtual Zen 1.
+    """
+    in_turns = (_clock(code), work)
+    trip, unit = loops.best_in_turns(in_turns, core, run_seconds=run_seconds, within=WITHIN_SECONDS)
+    return loops.TICKS_PER_TRIP * unit / trip
 
 
 def _own_cores() -> list[int]:

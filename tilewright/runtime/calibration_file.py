@@ -20,7 +20,7 @@ from tilewright.options import Options
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.trust import distrusted, distrusted_entry
 
-VERSION = 7  # of the way of measuring: another one does not read older files
+VERSION = 8  # of the way of measuring: another one does not read older files
 
 _log = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import llvmlite.binding as llvm
@@ -25,6 +26,10 @@ LANE_BYTES = 4  # of an element that a broadcast reads
 TICKS_PER_TRIP = 128  # of the clock loop
 
 SCATTERED_BYTES = 49 * LINE_BYTES  # between neighbours of a scattered loop: odd numbers of lines use all sets
+SCATTERED_WITHIN = 1 << 20  # pages that return, as those of an image do: tables of a core have 256 of them
+# Addresses of what L1 holds differ in their lower bits only: the first Zen processors look for a line by a hash of its
+# address, and a carry gives neighbouring pages the same one. In one process of ten L1 read at two thirds of its rate.
+PAGES_ALIGNED = 1 << 16
 
 MemoryLoop = Literal["read", "scattered", "broadcast", "multiplied", "write", "copy", "stream"]
 SPREAD: tuple[MemoryLoop, ...] = ("broadcast", "multiplied")  # that load elements into all lanes
@@ -62,9 +67,10 @@ def memory_loop(name: str, kind: MemoryLoop, vector_bits: int = 8 * LINE_BYTES) 
     """``void name(ptr source, ptr sink, i64 bytes, i64 count)``, a whole number of `lines_of_trip` steps per trip.
 
     "read" combines all lines into one, which it stores; "scattered" does so with lines that are `SCATTERED_BYTES`
-    apart; "broadcast" does so with vectors of `vector_bits` whose lanes all hold one element of a line, of each line of
-    a trip another one: elements that begin all lines of a cache lie in one of its banks. "multiplied" does so with each
-    of these vectors times another one, by multiply-adds where there are any: on some processors they compete for units.
+    apart, from the beginning again behind `SCATTERED_WITHIN`; "broadcast" does so with vectors of `vector_bits` whose
+    lanes all hold one element of a line, of each line of a trip another one: elements that begin all lines of a cache
+    lie in one of its banks. "multiplied" does so with each of these vectors times another one, by multiply-adds where
+    there are any: on some processors they compete for units.
     "write" stores zeros to every line; "copy" stores every line, and "stream" does so past the caches.
     """
     lanes, spread = vector_bits // (8 * LANE_BYTES), kind in SPREAD
@@ -78,7 +84,10 @@ def memory_loop(name: str, kind: MemoryLoop, vector_bits: int = 8 * LINE_BYTES) 
     body = []
     for j in range(unroll):
         place = j * step + (j * LANE_BYTES if spread else 0)
-        body.append(f"  %o{j} = add i64 %offset, {place}\n")
+        offset = f"%d{j}" if kind == "scattered" else f"%o{j}"
+        body.append(f"  {offset} = add i64 %offset, {place}\n")
+        if kind == "scattered":
+            body.append(f"  %o{j} = and i64 {offset}, {SCATTERED_WITHIN - 1}\n")
         if reads:
             body.append(f"  %p{j} = getelementptr i8, ptr %source, i64 %o{j}\n")
             body.append(_broadcast(j, line) if spread else f"  %v{j} = load {line}, ptr %p{j}, align 64\n")
@@ -89,8 +98,8 @@ def memory_loop(name: str, kind: MemoryLoop, vector_bits: int = 8 * LINE_BYTES) 
         else:
             body.append(f"  %q{j} = getelementptr i8, ptr %sink, i64 %o{j}\n")
             body.append(f"  store {line} {f'%v{j}' if reads else 'zeroinitializer'}, ptr %q{j}, align 64{past}\n")
-    sums = [f"  %s{j} = {add} {line} %s{j - 1}, %b{j}\n" for j in range(1, unroll)]
-    result = f"  %s0 = {add} {line} %b0, %b0\n{''.join(sums)}  store {line} %s{unroll - 1}, ptr %sink, align 64\n"
+    sums = [f"  %s{j} = {add} {line} {f'%s{j - 1}' if j > 1 else '%b0'}, %b{j}\n" for j in range(1, unroll)]
+    result = f"{''.join(sums)}  store {line} %s{unroll - 1}, ptr %sink, align 64\n"
     factor = f"  %factor = load {line}, ptr %source, align 64\n" if kind == "multiplied" else ""
     return (
         f"define void @{name}(ptr %source, ptr %sink, i64 %bytes, i64 %count) {{\nentry:\n{factor}"
@@ -137,9 +146,9 @@ def function(code: Code, name: str, *arguments: Any) -> Callable[..., None]:
 
 
 def pages(bytes_: int, fill: float = 0.0) -> Words:
-    """`bytes_` of memory, aligned to a cache line and touched."""
-    buffer = np.empty(bytes_ // 4 + LINE_BYTES // 4, np.float32)
-    start = -buffer.ctypes.data % LINE_BYTES // 4
+    """`bytes_` of memory, aligned to `PAGES_ALIGNED` and touched."""
+    buffer = np.empty((bytes_ + PAGES_ALIGNED) // 4, np.float32)
+    start = -buffer.ctypes.data % PAGES_ALIGNED // 4
     buffer.fill(fill)
     return buffer[start : start + bytes_ // 4]
 
@@ -153,35 +162,45 @@ def best_seconds(
     one at least counts.
     """
     if len(cores) == 1:
-        found: list[float] = []
-        thread = threading.Thread(target=lambda: found.append(_best_of_one(work[0], cores[0], run_seconds, within)))
-        thread.start()
-        thread.join()
-        return found[0]
-    return _best(lambda count: seconds_of(work, count, cores), run_seconds, within)
+        return best_in_turns(work, cores[0], run_seconds=run_seconds, within=within)[0]
+    return _best([lambda count: seconds_of(work, count, cores)], run_seconds, within)[0]
 
 
-def _best_of_one(work: Callable[[int], object], core: int, run_seconds: float, within: float) -> float:
-    """The best time on this thread, which many more runs fit than if each had its own."""
-    _pin(core)
+def best_in_turns(
+    work: Sequence[Callable[[int], object]], core: int, *, run_seconds: float, within: float
+) -> list[float]:
+    """Least time of one unit of each of `work`, whose runs take turns on one thread on `core`.
 
-    def seconds(count: int) -> float:
-        start = time.perf_counter()
-        work(count)
-        return time.perf_counter() - start
+    What changes the speed of the core for a while, such as its clock, changes all of them.
+    """
+    found: list[float] = []
 
-    return _best(seconds, run_seconds, within)
+    def run() -> None:
+        _pin(core)
+        found.extend(_best([partial(_seconds, each) for each in work], run_seconds, within))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return found
 
 
-def _best(seconds: Callable[[int], float], run_seconds: float, within: float) -> float:
+def _seconds(work: Callable[[int], object], count: int) -> float:
+    start = time.perf_counter()
+    work(count)
+    return time.perf_counter() - start
+
+
+def _best(seconds: Sequence[Callable[[int], float]], run_seconds: float, within: float) -> list[float]:
     deadline = time.perf_counter() + within
-    count, best = 1, float("inf")
-    while time.perf_counter() < deadline or best == float("inf"):
-        taken = seconds(count)
-        if taken < run_seconds / 2:  # too short to tell, also where an earlier run was interrupted
-            count *= min(16, max(2, int(run_seconds / max(taken, 1e-9))))
-        else:
-            best = min(best, taken / count)
+    counts, best = [1] * len(seconds), [float("inf")] * len(seconds)
+    while time.perf_counter() < deadline or float("inf") in best:
+        for number, run in enumerate(seconds):
+            taken, count = run(counts[number]), counts[number]
+            if taken < run_seconds / 2:  # too short to tell, also where an earlier run was interrupted
+                counts[number] *= min(16, max(2, int(run_seconds / max(taken, 1e-9))))
+            else:
+                best[number] = min(best[number], taken / count)
     return best
 
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import llvmlite.binding as llvm
 import numpy as np
 import pytest
+from llvmlite import ir
 
+from tilewright.codegen.cpu.target import Target
 from tilewright.instruction.model import hierarchy
+from tilewright.intrinsics.intrinsic import Intrinsic
 from tilewright.machine import Cpu, host, resolve
 from tilewright.machine.description import Cache
 from tilewright.options import Options
@@ -82,7 +87,7 @@ def test_what_descriptions_assume_is_measured(measured: Cpu) -> None:
 def test_broadcasts_are_as_fast_as_beside_multiply_adds(
     fma_units: int, alone: float, beside: float, per_cycle: float
 ) -> None:  # fmt: skip
-    rates = {"clock": 3e9, "broadcast": alone * 64 * 3e9, "multiplied": beside * 64 * 3e9}
+    rates = {"broadcast": alone * 64, "multiplied": beside * 64}
     assert calibrate._broadcasts_per_cycle(fma_units, rates) == pytest.approx(per_cycle)
 
 
@@ -98,9 +103,44 @@ def test_multiplied_loops_multiply_add() -> None:
     run(source.ctypes.data, sink.ctypes.data, 128 * lines, 3)
     lanes = machine.vector_bits // 32
     terms = [float(17 * j + 16 * lines * trip) for trip in range(2) for j in range(lines)]
-    first = sum(terms[::lines])  # the sum of the first line is added twice at the end
-    expected = 3 * (sum(terms) + first) * np.arange(lanes)
-    np.testing.assert_allclose(sink[:lanes], expected)
+    np.testing.assert_allclose(sink[:lanes], 3 * sum(terms) * np.arange(lanes))
+
+
+@pytest.mark.parametrize("kind", ["read", "scattered", "broadcast"])
+def test_reading_loops_combine_every_line(kind: loops.MemoryLoop) -> None:
+    """LLVM drops loads that nothing depends on, and what is left is too fast."""
+    machine = host()
+    code = loops.compiled(
+        loops.memory_loop(kind, kind, machine.vector_bits), [kind], machine.llvm.cpu, machine.llvm.features
+    )
+    run = loops.function(code, kind, *(ctypes.c_void_p,) * 2, *(ctypes.c_int64,) * 2)
+    lines, step = 2 * loops.lines_of_trip(kind), loops.bytes_of_step(kind)
+    source, sink = loops.pages(loops.SCATTERED_WITHIN).view(np.int32), loops.pages(4096).view(np.int32)
+    for line in range(lines):
+        spread = kind in loops.SPREAD
+        element = line * step // 4 + (line % loops.lines_of_trip(kind) if spread else 0)
+        source[element : element + (1 if spread else 16)] = 1 << line
+    run(source.ctypes.data, sink.ctypes.data, lines * step, 3)
+    width = machine.vector_bits // 32 if kind in loops.SPREAD else 16
+    np.testing.assert_array_equal(sink[:width], (1 << lines) - 1)
+
+
+def test_scattered_lines_return_to_the_same_pages() -> None:
+    """What lies behind `SCATTERED_WITHIN` is not read: images have pages that their next rows find in a table."""
+    machine = host()
+    text = loops.memory_loop("scattered", "scattered", machine.vector_bits)
+    code = loops.compiled(text, ["scattered"], machine.llvm.cpu, machine.llvm.features)
+    run = loops.function(code, "scattered", *(ctypes.c_void_p,) * 2, *(ctypes.c_int64,) * 2)
+    source, sink = loops.pages(2 * loops.SCATTERED_WITHIN).view(np.int32), loops.pages(4096).view(np.int32)
+    source[loops.SCATTERED_WITHIN // 4 :] = 1
+    beyond = 2 * loops.SCATTERED_WITHIN // loops.SCATTERED_BYTES
+    beyond -= beyond % loops.lines_of_trip("scattered")
+    run(source.ctypes.data, sink.ctypes.data, beyond * loops.SCATTERED_BYTES, 1)
+    assert not sink[:16].any()
+
+
+def test_pages_have_no_carry_in_their_addresses() -> None:
+    assert all(loops.pages(bytes_).ctypes.data % loops.PAGES_ALIGNED == 0 for bytes_ in (4096, 1 << 16, 1 << 22))
 
 
 KIB = 1024
@@ -112,13 +152,13 @@ CACHES = tuple(
 
 @pytest.mark.parametrize(
     ("rates", "held"),
-    [((20e9, 21e9, 22e9), None), ((6e9, 21e9, 22e9), 8192 * KIB), ((4e9, 5e9, 6e9), 4096 * KIB)],
+    [((20.0, 21.0, 22.0), None), ((6.0, 21.0, 22.0), 8192 * KIB), ((4.0, 5.0, 6.0), 4096 * KIB)],
 )  # fmt: skip
 def test_a_part_of_the_last_cache_is_held(rates: tuple[float, ...], held: int | None) -> None:
     """A virtual machine has a part of a cache that it shares: of 32 MiB, 16, 8 and so on are read."""
     names = calibrate._held_names(CACHES)
     assert list(names) == [16384 * KIB, 8192 * KIB]
-    measured = dict(zip(names.values(), rates, strict=False)) | {"L3": 22e9, "memory, one core": 4e9}
+    measured = dict(zip(names.values(), rates, strict=False)) | {"L3": 22, "memory, one core": 12e9, "clock": 3e9}
     assert calibrate._held_bytes(CACHES, measured) == held
 
 
@@ -132,6 +172,22 @@ def test_steps_of_one_chain_take_longer_than_the_loop_around_them(measured: Cpu)
     assert all(0.6 < cycles < 20 for cycles in measured.latency_cycles.values())
 
 
+@pytest.mark.parametrize("record", calibrate.measurable(host()), ids=lambda record: record.name)
+def test_a_trip_of_several_chains_multiplies_in_each(record: Intrinsic) -> None:
+    """Products that are the same in all trips leave the loop, and the rate is that of additions."""
+    machine, module = host(), ir.Module("chains")
+    target = Target(machine.llvm.triple, machine.llvm.cpu, tuple(sorted(machine.features)), machine.vector_bits)
+    chains = calibrate._chains(machine)
+    calibrate._chain_loop(module, target, record, "run", chains)
+    loops.compiled(str(module), ["run"], machine.llvm.cpu, machine.llvm.features)
+    target_machine = llvm.Target.from_default_triple().create_target_machine(
+        cpu=machine.llvm.cpu, features=machine.llvm.features, opt=2
+    )
+    text = target_machine.emit_assembly(llvm.parse_assembly(str(module), context=llvm.create_context()))
+    loop = text[text.index("BB0_1:") :]
+    assert len(re.findall(r"^\s+(?:v?[pf]?(?:mul|madd|mla|dp)|[su]dot)", loop, re.MULTILINE)) >= chains, loop
+
+
 def test_figures_of_a_busy_machine_are_refused(
     measured: Cpu, options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,8 +196,8 @@ def test_figures_of_a_busy_machine_are_refused(
     monkeypatch.undo()
     before = calibration_file(options).read_text()
     times = (1e-6 * 1.2**number for number in itertools.count())
-    monkeypatch.setattr(calibrate, "_best", lambda *_: next(times))
-    with pytest.raises(BusyMachine, match=r"clock: .* per second\n  = help: measure again"):
+    monkeypatch.setattr(calibrate, "_best_seconds", lambda *_: next(times))
+    with pytest.raises(BusyMachine, match=r"clock: .*\n  = help: measure again"):
         calibrated(options, force=True)
     assert calibration_file(options).read_text() == before
 
@@ -156,11 +212,12 @@ def test_a_disturbed_rate_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> 
 
         return best
 
-    monkeypatch.setattr(calibrate, "_best", seconds(set()))
+    monkeypatch.setattr(calibrate, "_best_cycles", lambda *_: 1.0)
+    monkeypatch.setattr(calibrate, "_best_seconds", seconds(set()))
     steady = calibrate.measure(host())
     expected = len(calls)
     calls.clear()
-    monkeypatch.setattr(calibrate, "_best", seconds({0}))
+    monkeypatch.setattr(calibrate, "_best_seconds", seconds({0}))
     assert calibrate.measure(host()) == steady
     assert len(calls) == expected + 1
 
@@ -287,6 +344,21 @@ def test_a_slow_or_disturbed_run_does_not_count() -> None:
 
     best = loops.best_seconds([work], [0], run_seconds=0.002, within=0.1)
     assert 1e-4 <= best < 2e-3
+
+
+def test_runs_take_turns() -> None:
+    """What slows a core down for a while slows all of them: cycles are a time by another one."""
+    order, speeds = [], iter([2.0] * 20 + [1.0] * 20)
+
+    def work(name: str, seconds: float) -> Callable[[int], float]:
+        def run(count: int) -> float:
+            order.append(name)
+            return count * seconds * next(speeds, 1.0)
+
+        return run
+
+    assert loops._best([work("clock", 1.0), work("chain", 4.0)], 0.5, 0.001) == [1.0, 4.0]
+    assert order[:6] == ["clock", "chain"] * 3
 
 
 def test_a_measurement_ends_when_its_time_is_over() -> None:

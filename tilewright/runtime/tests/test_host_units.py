@@ -71,11 +71,11 @@ def test_calibration_writes_units(fma: float, loads: float, stores: float, monke
     assert isinstance(machine, Cpu)
     rates = dict.fromkeys(("memory", "memory, one core", "copy", "stream"), 4e10) | {"clock": clock_hz}
     for record in calibrate.measurable(machine):
-        rates |= {f"chain.{record.name}": fma * clock_hz, f"dependent.{record.name}": clock_hz / 4}
+        rates |= {f"chain.{record.name}": fma, f"dependent.{record.name}": 0.25}
     levels = [*(level.name for level in machine.caches), *calibrate._held_names(machine.caches).values()]
-    rates |= dict.fromkeys(levels, loads * 64 * clock_hz)
-    rates |= dict.fromkeys(loops.SPREAD, 2 * 64 * clock_hz)
-    rates |= {"scattered": 32 * clock_hz, "write": stores * 64 * clock_hz}
+    rates |= dict.fromkeys(levels, loads * 64)
+    rates |= dict.fromkeys(loops.SPREAD, 2 * 64.0)
+    rates |= {"scattered": 32.0, "write": stores * 64}
     monkeypatch.setattr(calibrate, "_best_rates", lambda machine: rates)
     found = calibrate.measure(machine)
     assert (found.fma_units, found.loads_per_cycle, found.stores_per_cycle) == (round(fma), round(loads), 1)
