@@ -14,7 +14,6 @@ from tilewright.codegen.host_program import Launch
 from tilewright.compiler.plan import Kernel, Plan
 from tilewright.expr import dtypes
 from tilewright.expr.core import Read, Tensor, walk
-from tilewright.expr.ordered import Scatter
 from tilewright.lower.steps import Place, Repeated, Sections, Step
 from tilewright.runtime.memory import LiveBuffer, align, allocate, plan_arena
 from tilewright.tiles.tree import kernels
@@ -57,10 +56,11 @@ def sizes(plan: Plan) -> dict[str, tuple[Tensor, int]]:
 
 
 def _moved_bytes(plan: Plan, kernel: Kernel) -> int:
-    """Bytes that a kernel moves: its tensors, of each no more than it reads and writes at its points.
+    """Bytes that a kernel moves: its tensors, of each no more than it reads and writes at its points. What it updates
+    is read and written.
 
-    A product reads its operands at more points than they have. Places of a scatter are not in order: every update moves
-    its own.
+    A product reads its operands at more points than they have. Lines of a scatter that come again for other updates are
+    in its cycles (`operator.ordered_cycles`).
     """
     tensors, scheduled = [plan.stored[name] for name in kernel.arguments], kernel.scheduled
     if kernels(scheduled.tree):
@@ -72,11 +72,8 @@ def _moved_bytes(plan: Plan, kernel: Kernel) -> int:
     for body in bodies:
         times.update(read.tensor.name for read in walk(body) if isinstance(read, Read))
     sizes = [points * times[stored.tensor.name] * dtypes.size_bytes(stored.tensor.dtype) for stored in tensors]
-    anywhere = kernel.writes if isinstance(scheduled.statements[-1].accum, Scatter) else ()
-    return sum(
-        size if stored.tensor.name in anywhere else min(stored.bytes, size)
-        for stored, size in zip(tensors, sizes, strict=True)
-    )
+    wholes = [stored.bytes * (2 if stored.tensor.name in kernel.updates else 1) for stored in tensors]
+    return sum(min(whole, size) for whole, size in zip(wholes, sizes, strict=True))
 
 
 class Placement:

@@ -131,7 +131,8 @@ class CpuProducts:
         if _transposed(product) or product.columns != _last_vector(product):
             moved += 2 * compute.output.size * dtypes.size_bytes(compute.output.dtype)
         cycles += self._across_lines(product)
-        return Cost(cycles + moved * self.machine.nominal_clock_hz / _core_bytes_per_second(self.machine), bytes=moved)
+        moving = moved * self.machine.nominal_clock_hz / self.machine.dram.core_bytes_per_second
+        return Cost(cycles + moving, bytes=moved)
 
     def _across_lines(self, product: MappedProduct) -> float:
         """Cycles in which lines of a come from the last cache, where each step of a sum reads other ones.
@@ -166,10 +167,6 @@ class CpuProducts:
         record = product.records[0]
         copied = 2 * product.compute.output.size_bytes * _transposed(product)
         return record.cost.issue_cycles / record.macs, packed + copied
-
-
-def _core_bytes_per_second(machine: Cpu) -> float:
-    return machine.dram.bytes_per_second_per_core or machine.dram.bytes_per_second
 
 
 def _transposed(product: MappedProduct) -> bool:

@@ -26,6 +26,7 @@ from tilewright.intrinsics.elements import bits
 from tilewright.intrinsics.intrinsic import Intrinsic, LoopKind
 from tilewright.intrinsics.registry import standard
 from tilewright.machine import Cpu, Gpu, Machine
+from tilewright.machine.description import SCATTERED
 from tilewright.search.cost import Evaluation
 
 Bound = Literal["compute", "read", "write", "relayout"]
@@ -33,7 +34,6 @@ Bound = Literal["compute", "read", "write", "relayout"]
 Realisation = Literal["materialised", "in-copy", "folded"]
 
 REGISTER_BYTES = 4  # of one lane of a GPU
-SCATTERED = 1.7  # how much longer a line takes that was not prefetched: L2 of Zen 5, 36 instead of 61 bytes per cycle
 DTYPE_OF_RATE = {"s8": "i8", "s4": "i4"}  # vendors' names of signed integers
 
 

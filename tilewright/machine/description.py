@@ -38,6 +38,7 @@ from tilewright.machine import targets
 
 USUAL_WAYS = 8  # of a first cache whose description does not say
 NOMINAL_CLOCK_HZ = 2.5e9  # of servers under load, an order of magnitude
+SCATTERED = 1.7  # how much longer a line takes that was not prefetched: L2 of Zen 5, 36 instead of 61 bytes per cycle
 CORE_BYTES_PER_SECOND = 2e10  # that one core reads from main memory, an order of magnitude
 _LLVM_FEATURES = r"([+-][A-Za-z0-9._-]+(,[+-][A-Za-z0-9._-]+)*)?"
 
@@ -171,6 +172,12 @@ class Cpu(Machine):
     def architecture(self) -> str:
         """The first part of the triple: `x86_64` or `aarch64`."""
         return self.llvm.triple.partition("-")[0]
+
+    def rate_beyond_l2(self, bytes_: int) -> float:
+        """Bytes per cycle of one core from the first level beyond L2 that holds so many."""
+        level = next((cache for cache in self.caches[2:] if bytes_ <= cache.kept_bytes), None)
+        rate = self.dram.core_bytes_per_second / self.nominal_clock_hz if level is None else level.bytes_per_cycle
+        return rate or self.vector_bits / 8
 
     @classmethod
     def prepared(cls, value: dict[str, Any]) -> dict[str, Any]:

@@ -138,13 +138,8 @@ def arriving_cycles(work: Product, machine: Cpu) -> float:
     used = {axis for axis in walk(work.b.index) if isinstance(axis, Axis)}
     loops = (*work.outer, work.columns, *work.depth)
     b_bytes = prod(axis.size for axis in loops if axis in used) * dtypes.size_bytes(work.b.tensor.dtype)
-    first, *outer = machine.caches
-    near = outer[0] if outer else first
-    if b_bytes <= near.bytes:
-        return 0.0
-    level = next((cache for cache in outer if b_bytes <= cache.bytes), None)
-    per_cycle = level.bytes_per_cycle if level else machine.dram.bytes_per_second / machine.nominal_clock_hz
-    return b_bytes / (per_cycle or machine.vector_bits / 8)
+    near = machine.caches[:2][-1]
+    return b_bytes / machine.rate_beyond_l2(b_bytes) if b_bytes > near.bytes else 0.0
 
 
 def _pieces(extent: int, size: int) -> list[tuple[int, int]]:
@@ -261,9 +256,14 @@ def _distinct(index: Expr, unrolled: Mapping[Axis, int]) -> float:
     return len(distinct) / prod(unrolled.values())
 
 
+def arithmetic_per_cycle(machine: Cpu) -> float:
+    """Vector instructions of a usual mix."""
+    return machine.arithmetic_per_cycle or ARITHMETIC_PER_CYCLE
+
+
 def slowest_port(arithmetic: float, loads: float, stores: float, machine: Cpu) -> float:
     """Cycles for so many vector instructions: of the units, of the ports to memory, or to issue them all."""
-    computed = arithmetic / (machine.arithmetic_per_cycle or ARITHMETIC_PER_CYCLE)
+    computed = arithmetic / arithmetic_per_cycle(machine)
     ports = loads / machine.loads_per_cycle, stores / machine.stores_per_cycle
     return max(computed, *ports, (arithmetic + loads + stores) / ISSUE_WIDTH)
 

@@ -1,13 +1,17 @@
-"""Cycles of scans, sorts and scatters on a CPU when all data are near, as `cycles` has them of products and nests."""
+"""Cycles of scans, sorts and scatters on a CPU when all data are near, as `cycles` has them of products and nests.
+
+Of a scatter, what its updates read and write beyond L2 is counted: lines come again, in any order.
+"""
 
 from __future__ import annotations
 
 from math import log2, prod
 
 from tilewright.expr.affine import affine
-from tilewright.expr.core import Apply, Axis, walk
+from tilewright.expr.core import Apply, Axis, Tensor, walk
+from tilewright.expr.dtypes import size_bytes
 from tilewright.expr.ordered import PrefixScan, Scatter, Sort
-from tilewright.machine.description import Cpu
+from tilewright.machine.description import SCATTERED, Cpu
 from tilewright.operator.cycles import FMA_LATENCY_CYCLES, ISSUE_WIDTH, body_counts, slowest_port
 from tilewright.operator.ordered import trailing, value_and_places
 from tilewright.operator.ordered_tree import OrderedTree, ordered_tree
@@ -36,7 +40,7 @@ def ordered_cycles(kernel: Kernel, machine: Cpu) -> float:
 
 def _sort_cycles(statement: Statement, tree: OrderedTree, machine: Cpu) -> float:
     """Raises InvalidTree for a method that does not sort such rows."""
-    wanted, methods = method_of(tree), sort_methods(statement, tree.lanes, machine.vector_registers)
+    wanted, methods = method_of(tree), sort_methods(statement, tree.lanes, machine)
     found = next((cycles for cycles, method in methods if method == wanted), None)
     if found is None:
         usable = ", ".join(dict.fromkeys(method.word for _, method in methods))
@@ -83,4 +87,18 @@ def _update_cycles(statement: Statement, accum: Scatter, vector: Axis | None, la
         loads += body_counts(place, machine, None, 1)[1] / along
     ports = slowest_port(arithmetic, loads, 1.0, machine)
     own = arithmetic + loads + 1
-    return max(ports, own / ISSUE_WIDTH, (own + scalars) / RENAMED)
+    arriving = _arriving_cycles(statement.tensor, lanes if hoisted else 0, machine)
+    return max(ports, own / ISSUE_WIDTH, (own + scalars) / RENAMED, arriving)
+
+
+def _arriving_cycles(result: Tensor, neighbours: int, machine: Cpu) -> float:
+    """Cycles in which elements beside each other arrive from beyond L2, and leave; none where L2 holds the result.
+
+    Elements without neighbours lie in a line each, to which no stream leads.
+    """
+    near = machine.caches[:2][-1]
+    if result.size_bytes <= near.bytes:
+        return 0.0
+    alone = near.line_bytes * (machine.scattered_factor or SCATTERED)
+    moved = neighbours * size_bytes(result.dtype) if neighbours else alone
+    return 2 * moved / machine.rate_beyond_l2(result.size_bytes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from math import prod
+from math import ceil, prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -164,10 +164,8 @@ def waiting_cycles(work: Product, tile: Mapping[str, int], blocks: Mapping[str, 
     rows, depth = (prod(axis.size for axis in axes) for axes in (work.rows, work.depth))
     a_bytes = rows * depth * dtypes.size_bytes(work.a.tensor.dtype)
     share = a_bytes * prod(loop.points[0] / loop.extent for loop in _row_loops(work, tile, blocks))
-    level = next((cache for cache in machine.caches[2:] if share <= cache.bytes), None)
-    rate = level.bytes_per_cycle if level else machine.dram.bytes_per_second / machine.nominal_clock_hz
     again = -(-work.columns.size // tile[work.columns.name]) - 1
-    return prod(axis.size for axis in work.outer) * again * a_bytes / (rate or machine.vector_bits / 8)
+    return prod(axis.size for axis in work.outer) * again * a_bytes / machine.rate_beyond_l2(ceil(share))
 
 
 def _row_loops(work: Product, tile: Mapping[str, int], blocks: Mapping[str, int]) -> list[SpatialLoop]:

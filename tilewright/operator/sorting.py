@@ -5,7 +5,8 @@ Both can run on the few that a *threshold* selects before. *Insertion* finds the
 takes an element of as many rows as a vector has lanes at a time.
 
 Cycles are estimates: their constants were fitted to times of f32 on a core with vectors of 512 bits, at 8 to 4,096
-elements a row and 1 to 64 wanted, and are within a factor of 1.5 of most.
+elements a row and 1 to 64 wanted, and are within a factor of 1.5 of most. A core with half of its rate of vector
+instructions takes twice as long for what is done in vectors.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine_part
 from tilewright.expr.core import Axis, Read, walk
+from tilewright.machine.description import Cpu
+from tilewright.operator.cycles import ARITHMETIC_PER_CYCLE, arithmetic_per_cycle
 from tilewright.operator.ordered_tree import OrderedTree
 from tilewright.tiles.kernel import Statement
 from tilewright.tiles.tree import InvalidTree
@@ -67,12 +70,13 @@ def method_of(tree: OrderedTree) -> SortMethod:
     return replace(_WORDS[word], vector=vector)
 
 
-def sort_methods(sort: Statement, lanes: int, registers: int) -> list[tuple[float, SortMethod]]:
+def sort_methods(sort: Statement, lanes: int, machine: Cpu) -> list[tuple[float, SortMethod]]:
     """The methods that can run a sort with their cycles, the cheapest first.
 
-    `lanes` are those of a vector of 32-bit elements, `registers` how many vectors the machine holds.
+    `lanes` are those of a vector of 32-bit elements.
     """
-    methods = [*_each_row(sort, lanes), *_side_by_side(sort, lanes, registers)]
+    longer = ARITHMETIC_PER_CYCLE / arithmetic_per_cycle(machine)
+    methods = [*_each_row(sort, lanes, longer), *_side_by_side(sort, lanes, machine.vector_registers, longer)]
     return sorted(methods, key=lambda pair: pair[0])
 
 
@@ -84,15 +88,15 @@ def _sizes(sort: Statement) -> tuple[int, int, int, int]:
     return inner.size, wanted, prod(axis.size for axis in sort.axes), bits
 
 
-def _each_row(sort: Statement, lanes: int) -> Iterator[tuple[float, SortMethod]]:
-    """Methods that sort one row after the other."""
+def _each_row(sort: Statement, lanes: int, longer: float) -> Iterator[tuple[float, SortMethod]]:
+    """Methods that sort one row after the other; instructions on vectors take `longer` times as long as fitted."""
     size, wanted, rows, bits = _sizes(sort)
-    selection = _select_cycles(size, wanted, bits, lanes)
+    selection = longer * _select_cycles(size, wanted, bits, lanes)
     for selected, count, before in ((False, size, 0.0), (True, wanted, selection)):
         if selected and wanted == size:
             continue
         if count <= COUNTED:
-            yield rows * (before + _count_cycles(count, lanes)), SortMethod(True, selected)
+            yield rows * (before + longer * _count_cycles(count, lanes)), SortMethod(True, selected)
         yield rows * (before + _digit_cycles(count, bits)), SortMethod(False, selected)
 
 
@@ -113,8 +117,8 @@ def _select_cycles(size: int, wanted: int, bits: int, lanes: int) -> float:
     return search + 5 * vectors * wide + min(wanted, vectors) * lanes * 6
 
 
-def _side_by_side(sort: Statement, lanes: int, registers: int) -> Iterator[tuple[float, SortMethod]]:
-    """Insertion, for each loop whose points can be the lanes of a vector."""
+def _side_by_side(sort: Statement, lanes: int, registers: int, longer: float) -> Iterator[tuple[float, SortMethod]]:
+    """Insertion, for each loop whose points can be the lanes of a vector of those that the machine holds."""
     size, wanted, rows, bits = _sizes(sort)
     if wanted > registers:
         return
@@ -127,7 +131,7 @@ def _side_by_side(sort: Statement, lanes: int, registers: int) -> Iterator[tuple
         if rest:
             tiles += insertion + size * _COLUMN_CYCLES[_loads(sort, axis, True)]
         stores = 2 * wanted * rows
-        yield tiles * (rows // axis.size) + stores, SortMethod(vector=axis.name)
+        yield longer * tiles * (rows // axis.size) + stores, SortMethod(vector=axis.name)
 
 
 def _loads(sort: Statement, axis: Axis, ragged: bool) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import inf
 
 from tilewright.instruction.caches import Step, Strided, levels_in_caches
-from tilewright.instruction.model import SCATTERED, Access, Hierarchy, Memory, predict
+from tilewright.instruction.model import Access, Hierarchy, Memory, predict
+from tilewright.machine.description import SCATTERED
 
 # A product C[i, j] += A[i, k] * B[k, j] in f32, a call computes 4 x 16 points of one k.
 ACCESSES = (

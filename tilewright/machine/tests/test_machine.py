@@ -550,3 +550,12 @@ def test_what_trips_move_together_need_not_fit_a_cache() -> None:
     assert moved > machine.caches[-1].bytes
     assert model.time(0.0, 1, moved, trips=1000).bound != "memory"
     assert model.time(0.0, 1, moved, trips=1).bound == "memory"
+
+
+def test_beyond_l2_bytes_come_from_the_level_that_holds_them() -> None:
+    machine = resolve_cpu("znver1")
+    rates = [machine.rate_beyond_l2(bytes_) for bytes_ in (1 << 10, 8 << 20, (8 << 20) + 1)]
+    assert rates == [19, 19, 13.5 / 2.5], "of memory what one core reads"
+    held = replace(machine.caches[2], held_bytes=1 << 20)
+    shared = replace(machine, caches=(*machine.caches[:2], held))
+    assert shared.rate_beyond_l2((1 << 20) + 1) == 13.5 / 2.5

@@ -394,7 +394,7 @@ def _panels_again(each: Windowed, point: FusedPoint, machine: Cpu) -> float:
     panels = sum(_points((work.columns, *work.depth)) * dtypes.size_bytes(work.b.tensor.dtype) for work in each.works)
     if panels + sum(each.buffer_bytes(point.blocks)) <= l2_bytes(machine):
         return 0.0
-    return (prod(loop.tiles for loop in point.blocks) - 1) * panels / _rate_beyond_l2(panels, machine)
+    return (prod(loop.tiles for loop in point.blocks) - 1) * panels / machine.rate_beyond_l2(panels)
 
 
 def seen_part(works: Sequence[Product], point: FusedPoint) -> float:
@@ -463,7 +463,7 @@ def cycles_apart(works: Sequence[Product], machine: Cpu, threads: int, rows: Map
         moved = PASSES_BEHIND_READS * link.written if link.is_hidden else PASSES * link.written
         if windows and not number:
             moved = PASSES_BEFORE_WINDOWS * min(link.written, beyond)
-        total += (2 if softmax else 1) * moved / _rate_beyond_l2(touched, machine)
+        total += (2 if softmax else 1) * moved / machine.rate_beyond_l2(touched)
     return total
 
 
@@ -532,7 +532,7 @@ def _brought_again(works: Sequence[Product], point: FusedPoint, machine: Cpu) ->
             again += whole * (trips - 1)
     if kept <= l2_bytes(machine):
         return 0.0
-    return again * prod(axis.size for axis in single) / _rate_beyond_l2(kept, machine)
+    return again * prod(axis.size for axis in single) / machine.rate_beyond_l2(kept)
 
 
 def _points(axes: Iterable[Axis]) -> int:
@@ -543,14 +543,6 @@ def _a_bytes(work: Product) -> int:
     """Bytes of the factor that rows index."""
     loops = {axis: axis.size for axis in (*work.rows, *work.depth)}
     return _points(work.outer) * touched_bytes(work.a.tensor, work.a.index, loops)
-
-
-def _rate_beyond_l2(size: int, machine: Cpu) -> float:
-    """Bytes per cycle of one core from the first level beyond L2 that holds so many."""
-    level = next((cache for cache in machine.caches[2:] if size <= cache.kept_bytes), None)
-    memory = machine.dram.core_bytes_per_second
-    rate = level.bytes_per_cycle if level is not None else memory / machine.nominal_clock_hz
-    return rate or machine.vector_bits / 8
 
 
 def _tiles_together(

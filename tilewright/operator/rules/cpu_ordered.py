@@ -47,7 +47,7 @@ def _sort(statement: Statement, machine: Cpu) -> tuple[SpatialLoop | None, list[
     """The method that costs least."""
     lanes = machine.vector_bits // 32
     ((wanted, _),), rows = statement.dims, prod(axis.size for axis in statement.axes)
-    (cycles, method), *others = sort_methods(statement, lanes, machine.vector_registers)
+    (cycles, method), *others = sort_methods(statement, lanes, machine)
     vector = next((SpatialLoop(axis, lanes, 1, lanes) for axis in statement.axes if axis.name == method.vector), None)
     hints = [Hint("sort", (method.word,)), *([] if vector else [Hint("lanes", (lanes,))])]
     reason = f"{wanted} wanted of rows of {statement.reduce[0].size}: {cycles / rows:.0f} cycles a row"
