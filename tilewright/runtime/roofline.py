@@ -40,20 +40,19 @@ class Roofline:
         if not launch.cycles:
             return None
         product = bool(launch.instruction)  # which reads far more than it writes
-        time = self.model.time(
-            launch.cycles, launch.programs, launch.bytes, launch.constant_bytes, product, launch.trips
-        )
+        least = self._least_cycles(launch)  # the plan was made without the measured rate of the instruction
+        cycles = max(launch.cycles, least)
+        time = self.model.time(cycles, launch.programs, launch.bytes, launch.constant_bytes, product, launch.trips)
         if time.bound != "compute":
             return Estimate(time.seconds, time.bound, launch.bytes / time.bytes_per_second)
-        peak = self._peak(launch.instruction) * self.model.busy_threads(launch.programs)
-        return Estimate(time.seconds, time.bound, launch.flops / peak if peak else None)
+        threads = self.model.busy_threads(launch.programs)
+        return Estimate(time.seconds, time.bound, least / self.model.clock_hz / threads if least else None)
 
-    def _peak(self, instruction: str) -> float:
-        """Operations per second of one core that does nothing but `instruction`; 0 where its rate is not known."""
-        cycles = (self.machine.issue_cycles or {}).get(instruction)
+    def _least_cycles(self, launch: Launch) -> float:
+        """Cycles of all operations of a product at the measured rate of its instruction; 0 where that is not known."""
+        cycles = (self.machine.issue_cycles or {}).get(launch.instruction)
         if not cycles:
             return 0.0
         from tilewright.intrinsics.registry import catalogue  # a module that is not profiled does without
 
-        macs = catalogue(self.machine.architecture).find(instruction).macs
-        return 2 * macs / cycles * self.machine.nominal_clock_hz
+        return launch.flops / (2 * catalogue(self.machine.architecture).find(launch.instruction).macs) * cycles
