@@ -33,7 +33,7 @@ from tilewright.tiles.tree import InvalidTree, kernels, to_json
 
 Array = np.ndarray[Any, Any]
 ALWAYS, NEVER = (Options(cache=False, fuse=choice) for choice in ("always", "never"))
-SMALL_L2 = 400_000  # bytes: blocks of some hundred keys
+SMALL_L2 = 1 << 17  # bytes: blocks of some hundred keys
 
 
 def attended(
@@ -145,6 +145,15 @@ def test_keys_are_cut_where_whole_rows_do_not_fit(offset: int | None) -> None:
     with patch.object(cpu_fused, "l2_bytes", lambda _: SMALL_L2):
         tree = fused_tree(planned(graph))
     assert "stage attention.sum in L2 { seq[@L3 for l:" in tree, tree
+
+
+@pytest.mark.parametrize(("keys", "whole"), [(256, True), (512, True), (2048, False)])
+def test_keys_are_whole_where_half_of_l2_holds_those_of_a_head(keys: int, whole: bool) -> None:
+    """Blocks of half of 256 keys were predicted to cost what one kernel gains, so that there were three."""
+    graph, machine = attended(12, 256, keys, (64, 64)), resolve_cpu("znver1")
+    tree = fused_tree(make_plan(graph, machine, 1, Options(cache=False)))
+    assert tree
+    assert ("stage" not in tree) == whole, tree
 
 
 @pytest.mark.parametrize("small", [False, True])
@@ -281,7 +290,7 @@ def test_a_tree_with_blocks_of_keys_is_what_runs() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
-        ("h:1, i:3 {", "h:1, i:3, l:2 {", "L5 softmax: l:2 at L3 surrounds attention.weights.sum and attention,"),
+        ("h:1, i:5 {", "h:1, i:5, l:2 {", "L5 softmax: l:2 at L3 surrounds attention.weights.sum and attention,"),
         ("@L3 for l:5", "@L3 for l:5, k:2", "L3 producer reduction: k:2 at L3 surrounds attention.scores"),
         ("@L3 for l:5", "@L3 for l:5, j:2", "L4 foreign loop: j:2 at L3 is no loop of"),
         ("@L3 for l:5", "@L3 for l:4", "L1 coverage: loop l of"),

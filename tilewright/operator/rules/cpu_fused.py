@@ -1,10 +1,11 @@
 """Rules for several products in one kernel on a CPU: register tiles that go together, and blocks of shared loops.
 
 Each product takes the register tile that is the fastest for it, among those whose rows make blocks together. A block
-has as many rows as keep what one product of it touches in half of L2, and as threads have work; it has all points of
-the loop that the last product sums over, where these fit, so that sums stay in registers. Where a softmax between the
-products could go on from block to block, predicted cycles choose between all points and blocks of them. Of an image a
-block has whole rows where these are short.
+has as many rows as keep what one product of it touches in half of the bytes for blocks, and as threads have work; it
+has all points of the loop that the last product sums over, where these fit, so that sums stay in registers. Where a
+softmax between the products could go on from block to block, predicted cycles choose between all points, halves of them
+and so on; there blocks of few rows may take all of the bytes. The bytes for blocks are those of L2, half of them with a
+softmax. Of an image a block has whole rows where these are short.
 """
 
 from __future__ import annotations
@@ -207,22 +208,26 @@ def fused_points(
     def held(sizes: Mapping[Axis, int]) -> int:
         return block_bytes(works, single, sizes, points if len(works) > 2 else None)
 
-    found = []
-    for sizes in _blocks_of_sums(summed, units, whole=bool(rows) and not goes_on(works)):
-        if held({**least, **sizes}) > capacity // 4:
+    found, compared = [], goes_on(works)
+    small = capacity // 4
+    for sizes in _blocks_of_sums(summed, units, whole=bool(rows) and not compared):
+        smallest = held({**least, **sizes})
+        if smallest > (capacity if compared else small):
             continue
         around = [SpatialLoop(axis, 1, axis.size) for axis in single]
         inner: list[SpatialLoop] = []
         taken = {**least, **sizes}
         for axis in reversed(cut):
             limit = MOST_ROWS // prod(taken[each] for each in cut[cut.index(axis) + 1 :])
-            most = _rows_of_block(held, taken, axis, units[axis], capacity // 2, limit)
+            fitting = min(capacity, max(capacity // 2, 2 * smallest))
+            most = _rows_of_block(held, taken, axis, units[axis], fitting, limit)
             blocks = _even_blocks(axis, units[axis], most, around, threads if axis == cut[0] else 1)
             taken[axis] = blocks[0].quantum if blocks else axis.size
             inner = [*blocks, *inner]
         blocks = [*around, *inner, *(SpatialLoop(axis, sizes[axis]) for axis in summed if sizes[axis] < axis.size)]
         found.append(FusedPoint(points, tuple(blocks)))
-        if sizes != {axis: axis.size for axis in summed} or not goes_on(works):
+        whole = sizes == {axis: axis.size for axis in summed}
+        if not compared or (smallest <= small and not whole):
             break
     return found
 
