@@ -156,10 +156,12 @@ class Operands:
         found = [contiguous_dimension(self.product.a, axis) for axis in self.product.contiguous_sums]
         return sorted(dim for dim in found if dim is not None)
 
-    def _store_again(self, read: Read, order: Order, reason: str) -> None:
+    def _store_again(
+        self, read: Read, order: Order, reason: str, cycles: tuple[float, float] | None = None
+    ) -> None:  # fmt: skip
         """Let the broadcast operand be a copy of its whole tensor, which `read` takes, in another order."""
         names = (index.name for index in order.indices)
-        copy, _ = self._relaid(read, order, reason)
+        copy, _ = self._relaid(read, order, reason, cycles)
         self.a = copy.output[order.places(dict(zip(names, self.product.a.indices, strict=True)))]
         self.packed[self.product.a] = self.a
 
@@ -235,8 +237,9 @@ class Operands:
         copying = 0.0 if made else COPIED_LINE * stored.bytes / machine.caches[0].line_bytes
         if saved <= copying:
             return work
-        reason = f"each step of a sum is in another line: {saved:.0f} cycles of waiting, {copying:.0f} of copying"
-        self._store_again(read, order, reason)
+        self._store_again(
+            read, order, f"each step of a sum is in another line: {copying:.0f} cycles of copying", (copying, saved)
+        )
         self.depth = self._ordered_depth()
         return self._work(self._plain_operand())
 
@@ -268,8 +271,9 @@ class Operands:
         spread = Operand(stored.flat, address(row_major(order.shape), self.a.indices))
         if waiting <= copying or slices_leave(spread, work, tile, blocks, k_block, machine):
             return work
-        reason = f"rows lie in few sets of L1 and L2: {waiting:.0f} cycles of waiting, {copying:.0f} of copying"
-        self._store_again(read, order, reason)
+        self._store_again(
+            read, order, f"rows lie in few sets of L1 and L2: {copying:.0f} cycles of copying", (copying, waiting)
+        )
         return self._work(self._plain_operand())
 
     def _walks_along_rows(self) -> bool:
@@ -354,11 +358,13 @@ class Operands:
         self.packed[self.product.b] = relayout.output[order.places()]
         return Operand(stored.flat, order.address())
 
-    def _relaid(self, read: Read, order: Order, reason: str) -> tuple[Compute, Stored]:
+    def _relaid(
+        self, read: Read, order: Order, reason: str, cycles: tuple[float, float] | None = None
+    ) -> tuple[Compute, Stored]:  # fmt: skip
         """The relayout of what `read` takes of an operand, and where it is stored."""
         relayout = packed(read, order)
         producer = self.producers.get(read.tensor.name)
         if producer is not None:
             relayout = named_by_content(inline(relayout, producer))
         self.relayouts.append(relayout)
-        return relayout, place_relayout(self.planning, relayout, order, read, reason)
+        return relayout, place_relayout(self.planning, relayout, order, read, reason, cycles)

@@ -45,7 +45,7 @@ def leave_border(planning: Planning, tensor: Tensor, order: Sequence[int], machi
         decision = Decision(subject, memory, texts[1], boxes, texts[0], (), costs[1], costs[0])
     else:
         refused = (Refusal(boxes, "boxes", "no copy engine brings what reads it"),)
-        decision = Decision(subject, memory, texts[1], refused=refused)
+        decision = Decision(subject, memory, texts[1], refused=refused, cost=costs[1])
     planning.plan.decisions.append(decision)
     return leaves
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tilewright.compiler.plan import Stored
 from tilewright.compiler.planning import Planning
 from tilewright.compiler.rows import write_rows
-from tilewright.decision import Decision
+from tilewright.decision import Cost, Decision
 from tilewright.expr.core import Compute, Read
 from tilewright.expr.evaluate import evaluate_compute
 from tilewright.expr.names import unique
@@ -16,10 +16,14 @@ from tilewright.instruction.order import Order
 from tilewright.layouts import row_major
 
 
-def place_relayout(planning: Planning, relayout: Compute, order: Order, read: Read, reason: str) -> Stored:
+def place_relayout(
+    planning: Planning, relayout: Compute, order: Order, read: Read, reason: str,
+    cycles: tuple[float, float] | None = None,
+) -> Stored:  # fmt: skip
     """What `relayout` makes of `read` in `order`: constants when they are packed, others by a kernel of their own.
 
-    It may compute a map before `read` as well. Equal relayouts are stored once.
+    It may compute a map before `read` as well. Equal relayouts are stored once. `cycles` are those of the copy, and
+    those in which its readers wait without it, where these were compared.
     """
     plan, name, source = planning.plan, relayout.name, read.tensor.name
     if name in plan.stored:
@@ -43,5 +47,16 @@ def place_relayout(planning: Planning, relayout: Compute, order: Order, read: Re
         planning.constants[name] = planning.constants[source]
         planning.place(replace(read.tensor, name=name), layout, "constant")
         how = "folded into the constant"
-    plan.decisions.append(Decision(f"layout of {source}", f"{order} as {name}", f"{reason}; {how}"))
+    decision = Decision(f"layout of {source}", f"{order} as {name}", f"{reason}; {how}")
+    plan.decisions.append(decision if cycles is None else _compared(decision, source, *cycles))
     return plan.stored[name]
+
+
+def _compared(decision: Decision, source: str, copying: float, waiting: float) -> Decision:
+    return replace(
+        decision,
+        runner_up=f"{source} as it is",
+        runner_up_reason=f"{waiting:.0f} cycles of waiting",
+        cost=Cost(cycles=copying),
+        runner_up_cost=Cost(cycles=waiting),
+    )

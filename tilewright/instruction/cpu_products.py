@@ -120,8 +120,7 @@ class CpuProducts:
         compute, record, last = product.compute, product.records[0], product.depth[-1]
         calls = iterations([axis for axis in compute.loops if axis not in (product.columns, last)])
         calls *= -(-product.columns.size // product.lanes) * -(-last.size // product.group)
-        rows, vectors, steps = record.grid
-        cycles = calls * record.cost.issue_cycles / (rows * vectors * steps)
+        cycles = calls * self._cycles_of_call(record)
         moved = 0
         if product.b.tensor.name not in self.constants:
             in_b = loops_of(product.b)
@@ -166,7 +165,11 @@ class CpuProducts:
         packed = 0 if product.b.tensor.name in self.constants else 2 * product.b.tensor.size_bytes
         record = product.records[0]
         copied = 2 * product.compute.output.size_bytes * _transposed(product)
-        return record.cost.issue_cycles / record.macs, packed + copied
+        return self._cycles_of_call(record) * prod(record.grid) / record.macs, packed + copied
+
+    def _cycles_of_call(self, record: Intrinsic) -> float:
+        """Cycles between two calls of the instruction that a micro-kernel is made of."""
+        return self.machine.cycles_of(record.realised_by, record.cost.issue_cycles / prod(record.grid))
 
 
 def _transposed(product: MappedProduct) -> bool:

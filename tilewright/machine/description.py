@@ -118,7 +118,7 @@ class DeviceMemory(Dram):
 class Machine(Readable):
     """What every machine has: a unique name, its kind, and the intrinsics it can execute, best first.
 
-    `issue_cycles` are measured cycles between two independent calls of an intrinsic on one core, by its name.
+    `issue_cycles` are stated or measured cycles between two independent calls of an intrinsic on one core, by its name.
     """
 
     name: str = required(word)
@@ -172,6 +172,19 @@ class Cpu(Machine):
     def architecture(self) -> str:
         """The first part of the triple: `x86_64` or `aarch64`."""
         return self.llvm.triple.partition("-")[0]
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether its rates are those that `calibrate` measured; a description may state some of them."""
+        return self.latency_cycles is not None
+
+    def cycles_of(self, instruction: str, assumed: float = 0.0) -> float:
+        """Cycles between two calls of an intrinsic that multiplies vectors: those that are stated or measured.
+
+        Else those that its record assumes, and at least those of a multiply-add.
+        """
+        known = (self.issue_cycles or {}).get(instruction)
+        return max(assumed, 1 / self.fma_units) if known is None else known
 
     def rate_beyond_l2(self, bytes_: int) -> float:
         """Bytes per cycle of one core from the first level beyond L2 that holds so many."""

@@ -15,6 +15,7 @@ from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import COSTLY, Apply, Axis, Cast, Const, Expr, Read, walk
 from tilewright.expr.dtypes import INDEX, is_float
+from tilewright.intrinsics.registry import catalogue
 from tilewright.machine.description import Cpu
 from tilewright.machine.roofline import OVERLAP
 from tilewright.operator.product_point import ProductPoint
@@ -60,11 +61,17 @@ def tiled_cycles(work: Product, rows: Sequence[int], vectors: int, machine: Cpu)
     """Cycles of a product with a register tile of `rows` along each m loop by `vectors`, ragged tiles included."""
     k = prod(axis.size for axis in work.depth) / work.group
     sizes = tuple(axis.size for axis in work.rows)
-    ports = machine.fma_units, machine.loads_per_cycle, machine.stores_per_cycle
+    ports = 1 / multiply_cycles(work, machine), machine.loads_per_cycle, machine.stores_per_cycle
     columns = -(-work.columns.size // work.lanes)
     near, far = (cycles / prod(rows) for cycles in line_cycles(work, rows, vectors, machine))
     tiles = _tiles_cycles(sizes, tuple(rows), columns, vectors, k, ports, extra_instructions(work), near, far)
     return tiles * prod(axis.size for axis in work.outer)
+
+
+def multiply_cycles(work: Product, machine: Cpu) -> float:
+    """Cycles between two multiplications of a whole vector by the instruction of a product."""
+    name, known = work.mapping.intrinsic, catalogue(machine.architecture)
+    return machine.cycles_of(name, known.find(name).cost.issue_cycles if name in known else 0.0)
 
 
 def extra_instructions(work: Product) -> Extra:

@@ -20,6 +20,7 @@ from tilewright.expr.dtypes import numpy_dtype
 from tilewright.options import Options
 from tilewright.runtime import fastcall
 from tilewright.runtime.artifact import Artifact
+from tilewright.runtime.calibration_file import stored_rates
 from tilewright.runtime.counter import ticks_per_second
 from tilewright.runtime.loader import load_object
 from tilewright.runtime.manifest import Manifest, TensorSpec
@@ -27,7 +28,7 @@ from tilewright.runtime.memory import aligned, allocate
 from tilewright.runtime.named_inputs import in_order
 from tilewright.runtime.outputs import OUTPUTS, pooled
 from tilewright.runtime.pool import Pool, get_pool
-from tilewright.runtime.profile import KernelTime, Profile, host_rates
+from tilewright.runtime.profile import KernelTime, Profile
 from tilewright.runtime.tensor_call import TensorCall
 from tilewright.runtime.tensors import View, empty, is_recording, is_torch, ready_input, ready_output, written
 
@@ -149,7 +150,7 @@ class Module:
         """
         from tilewright.runtime.explanation import Explanation
 
-        rates = host_rates() if self.manifest.code == "object" else None
+        rates = stored_rates() if self.manifest.code == "object" else None
         return Explanation.of(self.artifact, self.threads, rates, profile).text(top, kernel, all)
 
     def save(self, path: str | PathLike[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any, overload
 
 from tilewright.dataclass import dataclass
 from tilewright.machine.description import Cpu
-from tilewright.runtime.calibration_file import host_with_rates
+from tilewright.runtime.calibration_file import stored_rates
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.roofline import Estimate, Roofline
 
@@ -142,14 +142,8 @@ def measured_roofline(machine: Cpu | None, manifest: Manifest, threads: int) -> 
     """The roofline of a machine, by default the host, if its rates were measured and the code is for a CPU."""
     if manifest.code != "object":
         return None
-    found = machine or host_rates()
-    return Roofline(found, manifest, threads) if found is not None and found.issue_cycles else None
-
-
-def host_rates() -> Cpu | None:
-    """The host with its measured rates, None where they never were; nothing is measured."""
-    found = host_with_rates()
-    return found if found.issue_cycles else None
+    found = machine or stored_rates()
+    return Roofline(found, manifest, threads) if found is not None and found.is_measured else None
 
 
 def shortened(name: str, room: int) -> str:

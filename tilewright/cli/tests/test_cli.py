@@ -108,7 +108,9 @@ def test_compile_run_check(invoke: Invoke, model: str) -> None:
 def test_profile_ranks_kernels_beside_measured_rates(
     invoke: Invoke, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measured = replace(host(), clock_hz=4e9, issue_cycles={"fma_16_f32_f32": 0.5})
+    measured = replace(
+        host(), clock_hz=4e9, issue_cycles={"fma_16_f32_f32": 0.5}, latency_cycles={"fma_16_f32_f32": 4.0}
+    )
     monkeypatch.setattr(calibrate, "calibrated", lambda: measured)
     text = invoke("profile", model, "--shape", "x=40,6").stdout
     assert re.search(r"^all +1 ", text, re.M)
@@ -178,7 +180,9 @@ def test_explain_of_both_kinds_of_file_agrees(invoke: Invoke, model: str) -> Non
 
 
 def test_explain_times_kernels_beside_predictions(invoke: Invoke, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = replace(host(), clock_hz=4e9, issue_cycles={"fma_16_f32_f32": 0.5})
+    measured = replace(
+        host(), clock_hz=4e9, issue_cycles={"fma_16_f32_f32": 0.5}, latency_cycles={"fma_16_f32_f32": 4.0}
+    )
     monkeypatch.setattr(calibrate, "calibrated", lambda: measured)
     text = invoke("explain", model, "--shape", "x=40,6", "--measure").stdout
     assert re.search(r"100% of the time, \S+ \S+ predicted, \S+ \S+ measured", text)

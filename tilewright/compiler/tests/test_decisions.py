@@ -17,7 +17,8 @@ from tilewright.compiler.make_plan import make_plan
 from tilewright.decision import ASKED, Cost, Decision, Refusal, keep
 from tilewright.expr import GraphBuilder
 from tilewright.expr.graph import Graph
-from tilewright.expr.ops import conv, elementwise, linalg, norm
+from tilewright.expr.ops import conv, elementwise, linalg, norm, reduce
+from tilewright.intrinsics.registry import catalogue
 from tilewright.machine import Cpu
 from tilewright.options import Options
 from tilewright.runtime.explanation import Explanation
@@ -71,6 +72,60 @@ def test_decisions_say_the_numbers_of_their_text() -> None:
     assert tile.kernel == "scores"
 
 
+@pytest.mark.parametrize("machine", ["znver1", "znver4", "x86-64-v2", "x86-64-v3", "znver5"])
+@pytest.mark.parametrize("dtypes", [("f32", "f32", "f32"), ("u8", "i8", "i32"), ("bf16", "bf16", "f32")])
+def test_no_product_is_predicted_faster_than_the_machine_multiplies(machine: str, dtypes: tuple[str, str, str]) -> None:
+    """Mappings had the rate of their record, two instructions a cycle, on machines with one; tiles that of the machine,
+    also for instructions that take longer, as those on words of a Zen 1.
+    """
+    b, target = GraphBuilder(), resolve_target(machine)
+    assert isinstance(target, Cpu)
+    factors = b.input("a", (96, 64), dtypes[0]), b.input("b", (64, 80), dtypes[1])
+    a, c = (elementwise.cast(each, dtypes[2]) for each in factors)
+    plan = make_plan(b.finish([linalg.matmul(a, c, name="y")]), target, 1)
+    (mapping,) = [each for each in plan.decisions if each.subject == "instruction of y"]
+    (tile,) = [each for each in plan.decisions if each.subject == "register tile of y"]
+    (kernel,) = [each for each in plan.kernels if each.instruction]
+    record = catalogue(target.architecture).find(kernel.instruction)
+    least = 96 * 64 * 80 / record.macs / target.fma_units
+    if kernel.instruction.startswith("vpmaddwd") and machine == "znver1":
+        least *= 2
+    for each in (mapping, tile):
+        assert each.cost is not None
+        assert each.cost.cycles is not None
+        assert each.cost.cycles >= least, each.explain()
+
+
+def test_sorts_and_copies_have_their_cycles_as_fields() -> None:
+    b = GraphBuilder()
+    values, _ = reduce.top_k(b.input("x", (4, 300), "f32"), 5, axis=1)
+    plan = make_plan(b.finish([values]), resolve_target("znver5"), 1)
+    for subject in ("order of ", "tile tree of "):
+        found = [each for each in plan.decisions if each.subject.startswith(subject) and "cycles a row" in each.reason]
+        assert found
+        assert all(each.cost and each.runner_up_cost for each in found)
+        assert not lost(found)
+    b = GraphBuilder()
+    plan = make_plan(
+        b.finish([linalg.matmul(b.input("a", (1024, 1024), "f32"), b.input("b", (1024, 1024), "f32"))]),
+        resolve_target("znver5"), 1,
+    )  # fmt: skip
+    (copied,) = [each for each in plan.decisions if each.subject == "layout of a"]
+    assert copied.runner_up == "a as it is"
+    assert copied.cost is not None
+    assert copied.runner_up_cost is not None
+    assert copied.runner_up_cost.exceeds(copied.cost)
+
+
+def test_a_tile_of_a_gpu_claims_no_more_than_was_compared() -> None:
+    """A tile of 64 blocks was "the fewest of all", beside a second one of 32."""
+    b = GraphBuilder()
+    graph = b.finish([linalg.matmul(b.input("a", (128, 64), "f16"), b.input("b", (64, 128), "f16"), name="c")])
+    decisions = make_plan(graph, resolve_target("sm_90a"), 1).decisions
+    (tile,) = [each for each in decisions if each.subject == "tile of c"]
+    assert "fewest" not in tile.reason
+
+
 def convolutions() -> Graph:
     """Four convolutions with an addition and a relu, as a residual network has them, with the names of its weights."""
     b = GraphBuilder("network")
@@ -87,7 +142,7 @@ def test_three_kernels_are_explained_in_40_lines_of_80_columns(threads: int) -> 
     """Item 1 of the first hours: the most expensive kernels, why they are as they are, and what bounds them."""
     target = resolve_target("znver5")
     assert isinstance(target, Cpu)
-    rates = replace(target, issue_cycles={"fma_16_f32_f32": 0.5})
+    rates = replace(target, issue_cycles={"fma_16_f32_f32": 0.5}, latency_cycles={"fma_16_f32_f32": 4.0})
     plan = make_plan(convolutions(), target, threads)
     lines = Explanation(planned_manifest(plan, target), plan.decisions, threads, rates).text().splitlines()
     assert len(lines) <= 40

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tilewright.dataclass import dataclass
-from tilewright.decision import Decision
+from tilewright.decision import Cost, Decision
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Apply, Axis, Cast, Compute, Const, Expr, Read, Tensor, select, static_shape, walk
@@ -166,9 +166,13 @@ def _decision(node: Compute, best: _Choice, reads: Sequence[Read], cycles: float
     if any(factor.offset != ZERO for factor in best.factors):
         sums = {0: "constants", 1: "one sum over a variable", 2: "two sums over variables"}[best.sums]
         chosen += f", corrected by {sums}"
-    rate = f"{best.cycles:.2g} cycles per multiply-add"
-    before = "which no instruction executed" if cycles is None else f"{cycles:.2g} before"
-    return Decision(f"factors of {node.name}", chosen, f"{rate}, {before}")
+    subject, rate = f"factors of {node.name}", f"{best.cycles:.2g} cycles per multiply-add"
+    products = prod(static_shape(tuple(axis.extent for axis in node.loops)))
+    cost = Cost(cycles=best.cycles * products)
+    if cycles is None:
+        return Decision(subject, chosen, f"{rate}, which no instruction executed", cost=cost)
+    second = Cost(cycles=cycles * products)
+    return Decision(subject, chosen, rate, "as they are", f"{cycles:.2g} cycles", cost=cost, runner_up_cost=second)
 
 
 class _Rewriting:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from tilewright.decision import Decision
+from tilewright.decision import Cost, Decision
 from tilewright.expr.core import Axis, walk
 from tilewright.expr.ordered import PrefixScan, Sort
 from tilewright.machine.description import Cpu
@@ -51,10 +51,11 @@ def _sort(statement: Statement, machine: Cpu) -> tuple[SpatialLoop | None, list[
     vector = next((SpatialLoop(axis, lanes, 1, lanes) for axis in statement.axes if axis.name == method.vector), None)
     hints = [Hint("sort", (method.word,)), *([] if vector else [Hint("lanes", (lanes,))])]
     reason = f"{wanted} wanted of rows of {statement.reduce[0].size}: {cycles / rows:.0f} cycles a row"
-    decision = Decision("", str(method), reason)
+    decision = Decision("", str(method), reason, cost=Cost(cycles=cycles))
     if others:
         more, second = others[0]
-        decision = replace(decision, runner_up=str(second), runner_up_reason=f"{more / rows:.0f} cycles a row")
+        why, cost = f"{more / rows:.0f} cycles a row", Cost(cycles=more)
+        decision = replace(decision, runner_up=str(second), runner_up_reason=why, runner_up_cost=cost)
     return vector, hints, decision
 
 

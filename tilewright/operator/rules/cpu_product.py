@@ -27,6 +27,7 @@ from tilewright.operator.cycles import (
     arriving_cycles,
     cycles_from_memory,
     extra_instructions,
+    multiply_cycles,
     product_cycles,
     tiled_cycles,
 )
@@ -249,7 +250,7 @@ def decision_of_streams(work: Product, part: int, machine: Cpu, subject: str) ->
 
 def _multiplying_cycles(work: Product, machine: Cpu) -> float:
     """Cycles of multiply-adds at the full rate."""
-    return prod(axis.size for axis in (*work.spatial, *work.depth)) / work.lanes / machine.fma_units
+    return prod(axis.size for axis in (*work.spatial, *work.depth)) / work.lanes * multiply_cycles(work, machine)
 
 
 def depth_blocks(work: Product, tile: Mapping[str, int], machine: Cpu) -> int:
@@ -312,7 +313,7 @@ def _waits_for_panels(work: Product, tile: Mapping[str, int], machine: Cpu) -> b
         return False
     width, height = tile.get(work.columns.name, 1), prod(tile.get(axis.name, 1) for axis in work.rows)
     moved = width * work.group * dtypes.size_bytes(work.b.tensor.dtype) / machine.caches[1].bytes_per_cycle
-    return moved > HIDDEN * height * -(-width // work.lanes) / machine.fma_units
+    return moved > HIDDEN * height * -(-width // work.lanes) * multiply_cycles(work, machine)
 
 
 def _panel_bytes(work: Product, tile: Mapping[str, int]) -> int:

@@ -219,10 +219,9 @@ def schedule_blocks(
     )
     tiles = " by ".join(_text(tile) for tile in (rows, {work.columns.name: shape.n}))
     blocks = prod(loop.programs for loop in tree.grid)
-    reason = (
-        f"{blocks} blocks with {prod(tree.k_tiles.values())} k tiles of {_text(deep)} each, "
-        "the fewest of all tiles with powers of two"
-    )
+    reason = f"{blocks} blocks with {prod(tree.k_tiles.values())} k tiles of {_text(deep)} each"
+    if len(loops.rows) > 1 or len(loops.depth) > 1:
+        reason += f", the fewest with {shape.m} rows and {shape.k} deep as powers of two of their loops"
     return Kernel(work.statements, tree.tree()), Decision(f"tile of {subject}", tiles, reason)
 
 

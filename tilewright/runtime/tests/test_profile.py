@@ -25,7 +25,7 @@ def measured() -> Cpu:
         for cache, rate in zip(machine.caches, (128.0, 64.0, 32.0), strict=True)
     )
     dram = replace(machine.dram, bytes_per_second=4e10, bytes_per_second_per_core=4e10)
-    return replace(machine, clock_hz=4e9, issue_cycles={FMA: 0.5}, caches=caches, dram=dram)
+    return replace(machine, clock_hz=4e9, issue_cycles={FMA: 0.5}, latency_cycles={FMA: 4.0}, caches=caches, dram=dram)
 
 
 def manifest(*launches: Launch, constants_bytes: int = 0) -> Manifest:

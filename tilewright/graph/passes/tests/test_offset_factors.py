@@ -6,12 +6,14 @@ from textwrap import dedent
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.covering import tries
 from tilewright.compiler.compile import compile_graph, rebuilt
 from tilewright.compiler.stored import stored_graph
+from tilewright.decision import Cost
 from tilewright.expr.core import Axis, Cast, Compute, Expr, Tensor, select
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
@@ -77,7 +79,9 @@ def test_signed_factors_become_unsigned_and_the_constant_corrects() -> None:
     (decision,) = state.decisions
     assert decision.subject == "factors of y"
     assert decision.chosen == "u8 x.u8 and i8 w, corrected by constants"
-    assert decision.reason == "0.1 cycles per multiply-add, 1 before"
+    assert decision.reason == "0.1 cycles per multiply-add"
+    assert (decision.runner_up, decision.runner_up_reason) == ("as they are", "1 cycles")
+    assert (decision.cost, decision.runner_up_cost) == (Cost(cycles=pytest.approx(4.8)), Cost(cycles=48.0))
 
 
 def test_padding_is_moved_with_what_it_pads() -> None:
