@@ -39,6 +39,7 @@ from tilewright.machine import targets
 USUAL_WAYS = 8  # of a first cache whose description does not say
 NOMINAL_CLOCK_HZ = 2.5e9  # of servers under load, an order of magnitude
 SCATTERED = 1.7  # how much longer a line takes that was not prefetched: L2 of Zen 5, 36 instead of 61 bytes per cycle
+RECORDED_UNITS = 2  # multiply-adds a cycle of the processors for which records of intrinsics say cycles
 CORE_BYTES_PER_SECOND = 2e10  # that one core reads from main memory, an order of magnitude
 _LLVM_FEATURES = r"([+-][A-Za-z0-9._-]+(,[+-][A-Za-z0-9._-]+)*)?"
 
@@ -178,13 +179,13 @@ class Cpu(Machine):
         """Whether its rates are those that `calibrate` measured; a description may state some of them."""
         return self.latency_cycles is not None
 
-    def cycles_of(self, instruction: str, assumed: float = 0.0) -> float:
+    def cycles_of(self, instruction: str, recorded: float = 1 / RECORDED_UNITS) -> float:
         """Cycles between two calls of an intrinsic that multiplies vectors: those that are stated or measured.
 
-        Else those that its record assumes, and at least those of a multiply-add.
+        Else those of its record, which are `recorded` for processors with two multiply-adds a cycle.
         """
         known = (self.issue_cycles or {}).get(instruction)
-        return max(assumed, 1 / self.fma_units) if known is None else known
+        return recorded * RECORDED_UNITS / self.fma_units if known is None else known
 
     def rate_beyond_l2(self, bytes_: int) -> float:
         """Bytes per cycle of one core from the first level beyond L2 that holds so many."""

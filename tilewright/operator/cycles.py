@@ -69,9 +69,14 @@ def tiled_cycles(work: Product, rows: Sequence[int], vectors: int, machine: Cpu)
 
 
 def multiply_cycles(work: Product, machine: Cpu) -> float:
-    """Cycles between two multiplications of a whole vector by the instruction of a product."""
+    """Cycles between two multiplications of a whole vector by the instruction of a product.
+
+    What widens its factors is not in them (`extra_instructions`).
+    """
     name, known = work.mapping.intrinsic, catalogue(machine.architecture)
-    return machine.cycles_of(name, known.find(name).cost.issue_cycles if name in known else 0.0)
+    if name not in known or extra_instructions(work) != NOTHING_EXTRA:
+        return machine.cycles_of(name)
+    return machine.cycles_of(name, known.find(name).cost.issue_cycles)
 
 
 def extra_instructions(work: Product) -> Extra:
