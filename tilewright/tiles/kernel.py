@@ -37,6 +37,14 @@ class Follows:
     offset: Expr | None = None
     least: float | None = None
 
+    def renamed(self, names: Mapping[str, str]) -> Follows:
+        """The same over tensors with other names; names that are not given stay."""
+        term, factor, offset = (
+            None if part is None else with_names(part, names) for part in (self.term, self.factor, self.offset)
+        )
+        assert term is not None
+        return Follows(names.get(self.reduction, self.reduction), term, factor, offset, self.least)
+
 
 ELEMENT, BEFORE, AFTER = "running element", "running value before", "running value after"
 
@@ -76,9 +84,8 @@ class Statement:
 
     def renamed(self, names: Mapping[str, str]) -> Statement:
         """The same statement over tensors with other names; names that are not given stay."""
-        tensor, follows = replace(self.tensor, name=names.get(self.name, self.name)), self.follows
-        if follows is not None:
-            follows = replace(follows, reduction=names.get(follows.reduction, follows.reduction))
+        tensor = replace(self.tensor, name=names.get(self.name, self.name))
+        follows = None if self.follows is None else self.follows.renamed(names)
         return replace(self, tensor=tensor, body=with_names(self.body, names), follows=follows)
 
 

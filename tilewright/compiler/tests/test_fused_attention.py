@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.covering import tries
-from tilewright.compiler.compile import build, compile_graph
+from tilewright.compiler.compile import build, compile_graph, resolve_target
 from tilewright.compiler.make_plan import make_plan
 from tilewright.compiler.plan import Plan
 from tilewright.errors import CompileError
@@ -226,6 +226,19 @@ def test_rows_without_a_key_that_a_model_defines_as_zeros() -> None:
     found = compile_graph(graph, threads=1, options=ALWAYS)(*values)
     assert not found[:7].any()
     np.testing.assert_allclose(found, evaluate(graph, values)[0], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("machine", ["host", "sm_90a"])
+def test_equal_layers_are_one_code(machine: str) -> None:
+    """Sums that follow a softmax kept the name of their factor, so that each layer had code of its own."""
+    b = GraphBuilder("layers")
+    x = b.input("x", (2, 128, 64), "f16" if machine == "sm_90a" else "f32")
+    for _ in range(3):
+        x = attention(x, x, x, scale=0.25)
+    manifest = build(b.finish([x]), resolve_target(machine), 1, ALWAYS).manifest
+    fused = [launch for launch in manifest.launches if launch.flops >= 4 * 2 * 128 * 128 * 64]
+    assert len(fused) == 3
+    assert len({launch.kernel for launch in fused}) == 1
 
 
 def test_memory_grows_with_the_length_and_not_with_its_square() -> None:
