@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
+from tilewright.cli import completion
+from tilewright.cli.completion import among
 from tilewright.errors import InvalidArgument
 from tilewright.options import Options
 
@@ -40,32 +42,9 @@ class Search(StrEnum):
     JOINT = "joint"
 
 
-def complete_machine(incomplete: str) -> list[str]:
-    """Names of machines that begin so, for the shell."""
-    from tilewright.machine import names
-
-    return [name for name in ("host", *names()) if name.startswith(incomplete)]
-
-
-def complete_intrinsic(incomplete: str) -> list[str]:
-    """Names of records of instructions that begin so, for the shell."""
-    from tilewright.intrinsics.registry import standard
-
-    return [record.name for record in standard() if record.name.startswith(incomplete)]
-
-
-def complete_pass(incomplete: str) -> list[str]:
-    """Names of passes that can be switched off and begin so, for the shell."""
-    from tilewright.graph.passes import table as graphs
-    from tilewright.kernel.passes import table as tiles
-
-    of_tiles = (each.name for passes in tiles.PIPELINES.values() for each in passes if each.name not in tiles.REQUIRED)
-    return [name for name in dict.fromkeys((*graphs.NAMES, *of_tiles)) if name.startswith(incomplete)]
-
-
 def machine_option(help: str, **more: Any) -> Any:
     """The option `--machine`, whose names the shell completes."""
-    return typer.Option("--machine", metavar="NAME|FILE", help=help, autocompletion=complete_machine, **more)
+    return typer.Option("--machine", metavar="NAME|FILE", help=help, autocompletion=among(completion.machines), **more)
 
 
 Sizes = Annotated[
@@ -80,7 +59,10 @@ Machine = Annotated[
 Device = Annotated[
     str | None,
     typer.Option(
-        "--device", metavar="NAME", help="where code for a GPU runs: cuda, emulator (default: cuda if it can)"
+        "--device",
+        metavar="NAME",
+        help="where code for a GPU runs: cuda, emulator (default: cuda if it can)",
+        autocompletion=among(completion.devices),
     ),
 ]
 Threads = Annotated[
@@ -96,7 +78,10 @@ Shapes = Annotated[
 Disable = Annotated[
     list[str] | None,
     typer.Option(
-        "--disable", metavar="PASS", help="optimisation to leave out; repeatable", autocompletion=complete_pass
+        "--disable",
+        metavar="PASS",
+        help="optimisation to leave out; repeatable",
+        autocompletion=among(completion.optional_passes),
     ),
 ]
 MmaOption = Annotated[
@@ -116,12 +101,14 @@ Cluster = Annotated[
         "--cluster",
         metavar="N",
         help="blocks of a cluster, which share loads by multicast: 1, 2 or 4; else 1 or 2, as predicted to be faster",
+        autocompletion=among(completion.clusters),
     ),
 ]
 Fuse = Annotated[
     str,
     typer.Option("--fuse", metavar="auto|always|never|FILE", help="run products of which one reads the other as one "
-                 "kernel; FILE: those of which it has a tree, a saved plan or a .tile"),
+                 "kernel; FILE: those of which it has a tree, a saved plan or a .tile",
+                 autocompletion=among(completion.fusions)),
 ]  # fmt: skip
 NoCache = Annotated[bool, typer.Option("--no-cache", help="compile again, and keep nothing in the compile cache")]
 SearchName = Annotated[

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tilewright.cli import completion
 from tilewright.cli.arguments import AsJson, Shapes, Sizes, Threads, machine_option, refuse, shapes_of, sizes_of
+from tilewright.cli.completion import among
 from tilewright.cli.console import NEGATIVE, show_json, table
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
@@ -42,10 +44,21 @@ Statements = Annotated[
 ]
 Workload = Annotated[
     str | None,
-    typer.Option("--workload", metavar="NAME", help="gemm-chain-G1, -softmax, conv-chain-C1, …", show_default=False),
+    typer.Option(
+        "--workload",
+        metavar="NAME",
+        help="gemm-chain-G1, -softmax, conv-chain-C1, …",
+        show_default=False,
+        autocompletion=among(completion.workloads),
+    ),
 ]
 MachineName = Annotated[str, machine_option("whose memory and rates")]
-Dtype = Annotated[str, typer.Option("--dtype", metavar="T", help="element type of --expr and --workload")]
+Dtype = Annotated[
+    str,
+    typer.Option(
+        "--dtype", metavar="T", help="element type of --expr and --workload", autocompletion=among(completion.dtypes)
+    ),
+]
 KeepHalo = Annotated[
     bool, typer.Option("--keep-halo", help="rows of a first convolution that two blocks need may stay on chip")
 ]

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tilewright.cli import completion
 from tilewright.cli.arguments import AsJson
+from tilewright.cli.completion import among
 from tilewright.cli.console import show_json, table
+from tilewright.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from tilewright.intrinsics.intrinsic import Intrinsic
@@ -28,9 +31,22 @@ exit status: 0 listed,
 
 Name = Annotated[
     str | None,
-    typer.Argument(metavar="NAME", help="a record by name or alias; with * those that match", show_default=False),
+    typer.Argument(
+        metavar="NAME",
+        help="a record by name or alias; with * those that match",
+        show_default=False,
+        autocompletion=among(completion.intrinsics),
+    ),
 ]
-Target = Annotated[str | None, typer.Option("--target", metavar="T", help="list the records of this target")]
+Target = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="T",
+        help="list the records of this target",
+        autocompletion=among(completion.intrinsic_targets),
+    ),
+]
 Layout = Annotated[bool, typer.Option("--layout", help="draw where every element of each operand lies")]
 Records = Annotated[
     Path | None, typer.Option("--records", metavar="FILE", help="a file (YAML, JSON) with records of your own")
@@ -54,7 +70,8 @@ def intrinsics(
             print(describe(record, layouts=layout))
         return
     if target is not None and target not in registry.targets:
-        raise typer.BadParameter(f"no target {target!r}: one of {', '.join(registry.targets)}", param_hint="--target")
+        known = ", ".join(registry.targets)
+        raise InvalidArgument(f"no target {target!r}", where="--target", help=f"one of {known}")
     found = [
         record
         for record in registry

@@ -6,7 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
+from tilewright.cli import completion
 from tilewright.cli.arguments import AsJson
+from tilewright.cli.completion import among
 from tilewright.cli.console import show_json, table
 
 EPILOG = """\
@@ -16,7 +18,12 @@ example: tilewright machines
 exit status: 0 listed, 2 no such machine, or a description that is malformed
 """
 
-Name = Annotated[str | None, typer.Argument(metavar="NAME|FILE", help="describe this one", show_default=False)]
+Name = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="NAME|FILE", help="describe this one", show_default=False, autocompletion=among(completion.machines)
+    ),
+]
 
 
 def machines(name: Name = None, as_json: AsJson = False) -> None:

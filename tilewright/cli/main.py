@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from tilewright.cli import (
     bench,
@@ -72,26 +74,44 @@ SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 EXIT = "exit status: 0 ok, 1 the result is negative, 2 bad usage or input, 3 this machine lacks something"
 
 
+@contextmanager
+def _usage_errors(command: str | None, as_json: bool) -> Iterator[None]:
+    """With `as_json` a usage error is JSON on stdout too."""
+    try:
+        yield
+    except _UsageError as error:
+        if as_json:
+            show_json({"error": {"code": "usage", "where": command, "message": str(error), "help": ""}})
+        raise
+
+
 class _Command(TyperCommand):
     """A command whose usage errors are JSON on stdout too where `--json` is given."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        as_json = "--json" in args
-        try:
+        with _usage_errors(info_name, "--json" in args):
             for option in args:
                 old = option.partition("=")[0].removeprefix("--")
                 if option.startswith("--") and old in RENAMED:
                     raise typer.BadParameter(f"--{old} has another name now: --{RENAMED[old]}")
             return super().make_context(info_name, args, parent, **extra)
-        except _UsageError as error:
-            if as_json:
-                fact = {"code": "usage", "where": info_name, "message": str(error), "help": ""}
-                show_json({"error": fact})
-            raise
+
+
+class _Group(TyperGroup):
+    """A group of commands, whose own usage errors are JSON on stdout too where `--json` is given."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        with _usage_errors(info_name, "--json" in args):
+            return super().make_context(info_name, args, parent, **extra)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        with _usage_errors(ctx.info_name, "--json" in args):
+            return super().resolve_command(ctx, args)
 
 
 app = typer.Typer(
     name="tilewright",
+    cls=_Group,
     help=HELP,
     epilog=EXIT,
     no_args_is_help=True,
@@ -123,7 +143,7 @@ def _register() -> None:
     for name, function, epilog in COMMANDS:
         group, _, command = name.rpartition(" ")
         if group and group not in groups:
-            groups[group] = typer.Typer(help=GROUPS[group], no_args_is_help=True, rich_markup_mode=None,
+            groups[group] = typer.Typer(cls=_Group, help=GROUPS[group], no_args_is_help=True, rich_markup_mode=None,
                                         pretty_exceptions_enable=False, context_settings=SETTINGS)  # fmt: skip
             app.add_typer(groups[group], name=group)
         target = groups[group] if group else app

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli.arguments import AsJson, Sizes, complete_intrinsic, machine_option, sizes_of
+from tilewright.cli import completion
+from tilewright.cli.arguments import AsJson, Sizes, machine_option, sizes_of
+from tilewright.cli.completion import among
 from tilewright.cli.console import show_json, table
 from tilewright.errors import InvalidArgument
 
@@ -39,7 +41,14 @@ Expression = Annotated[
     str | None, typer.Option("--expr", metavar="TEXT", help="a sum in index notation", show_default=False)
 ]
 OperatorName = Annotated[
-    str | None, typer.Option("--op", metavar="NAME", help="an operator of Table 5.3: C2D, GMM, …", show_default=False)
+    str | None,
+    typer.Option(
+        "--op",
+        metavar="NAME",
+        help="an operator of Table 5.3: C2D, GMM, …",
+        show_default=False,
+        autocompletion=among(completion.operators),
+    ),
 ]
 IntrinsicName = Annotated[
     str | None,
@@ -48,14 +57,22 @@ IntrinsicName = Annotated[
         metavar="NAME",
         help="the record to map to",
         show_default=False,
-        autocompletion=complete_intrinsic,
+        autocompletion=among(completion.intrinsics),
     ),
 ]
 Records = Annotated[
     Path | None, typer.Option("--records", metavar="FILE", help="a file (YAML, JSON) with records of your own")
 ]
 Every = Annotated[bool, typer.Option("--all", help="what every record offers, one line each")]
-ModeName = Annotated[str, typer.Option("--mode", metavar="MODE", help="points, signature or amos-compat")]
+ModeName = Annotated[
+    str,
+    typer.Option(
+        "--mode",
+        metavar="MODE",
+        help="points, signature or amos-compat",
+        autocompletion=among(completion.mapping_modes),
+    ),
+]
 Commute = Annotated[bool, typer.Option("--commute", help="also bind the factors in other orders than written")]
 Complete = Annotated[
     bool, typer.Option("--complete", help="split loops, or add some of extent 1, where an intrinsic loop has none")
@@ -66,7 +83,7 @@ Verify = Annotated[bool, typer.Option("--verify", help="run every mapping in emu
 Dtypes = Annotated[
     str,
     typer.Option("--dtype", metavar="T|X=T,W=T,Y=T", help="element types (default: those of the record)",
-                 show_default=False),
+                 show_default=False, autocompletion=among(completion.dtypes)),
 ]  # fmt: skip
 MachineName = Annotated[str, machine_option("whose times (default: a machine that has the record)", show_default=False)]
 Explain = Annotated[bool, typer.Option("--explain", help="say why the first mapping wins")]

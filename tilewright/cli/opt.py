@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from tilewright.cli import completion
 from tilewright.cli.arguments import AsJson
+from tilewright.cli.completion import among
 from tilewright.cli.console import show_json
 from tilewright.errors import InvalidArgument, InvalidProgram
 from tilewright.files import read_input, read_text
@@ -22,7 +24,14 @@ exit status: 0 done,
 """
 
 Passes = Annotated[
-    list[str] | None, typer.Option("-p", "--pass", metavar="NAME", help="pass to run; repeatable, in this order")
+    list[str] | None,
+    typer.Option(
+        "-p",
+        "--pass",
+        metavar="NAME",
+        help="pass to run; repeatable, in this order",
+        autocompletion=among(completion.tile_passes),
+    ),
 ]
 File = Annotated[str | None, typer.Argument(metavar="FILE|-", help="a tile program", show_default=False)]
 Listed = Annotated[bool, typer.Option("--list", help="list the passes, in the order of the pipeline, and stop")]

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tilewright.cli import completion
 from tilewright.cli.arguments import AsJson, Device, machine_option
+from tilewright.cli.completion import among
 from tilewright.cli.console import NEGATIVE, fail, progress, show_json, table
 from tilewright.errors import CompileError, InvalidArgument
 from tilewright.files import require_writable, write_file
@@ -34,7 +36,12 @@ exit status: 0 no claim differs, 1 one does, 2 bad usage or file,
              3 no matplotlib for --plot
 """
 
-Name = Annotated[str | None, typer.Argument(metavar="NAME", help="the experiment to run", show_default=False)]
+Name = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="NAME", help="the experiment to run", show_default=False, autocompletion=among(completion.experiments)
+    ),
+]
 Layers = Annotated[
     str | None,
     typer.Option(
@@ -42,6 +49,7 @@ Layers = Annotated[
         metavar="NAME,…",
         help="layers of ResNet-18, C0 to C11 (default: all); of tileflow-… networks, as bert-base, and chains, as C1; "
         "of chimera-… chains, as G2 or C6",
+        autocompletion=among(completion.experiment_layers, several=True),
     ),
 ]
 Trials = Annotated[int | None, typer.Option("--trials", metavar="N", min=1, help="schedules, trees or tilings drawn")]
@@ -53,6 +61,7 @@ Without = Annotated[
         "--without",
         metavar="NAME,…",
         help="optimisations to leave out, and what needs them; the report says what each is",
+        autocompletion=among(completion.optimisations, several=True),
     ),
 ]
 Sizes = Annotated[
@@ -66,9 +75,23 @@ MachineName = Annotated[
     ),
 ]
 MmaOption = Annotated[
-    str | None, typer.Option("--mma", metavar="NAME", help="the matrix instruction: mma.sync (the default) or wmma")
+    str | None,
+    typer.Option(
+        "--mma",
+        metavar="NAME",
+        help="the matrix instruction: mma.sync (the default) or wmma",
+        autocompletion=among(completion.matrix_instructions),
+    ),
 ]
-Case = Annotated[str | None, typer.Option("--case", metavar="NAME", help="one of the worked cases (default: all)")]
+Case = Annotated[
+    str | None,
+    typer.Option(
+        "--case",
+        metavar="NAME",
+        help="one of the worked cases (default: all)",
+        autocompletion=among(completion.worked_cases),
+    ),
+]
 Document = Annotated[
     Path | None, typer.Option("--document", metavar="FILE.md", help="write the worked case there, pass by pass")
 ]

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tilewright.cli import completion
 from tilewright.cli.arguments import AsJson, machine_option
+from tilewright.cli.completion import among
 from tilewright.cli.console import show_json
 from tilewright.errors import CompileError, InvalidArgument
 
@@ -33,16 +35,26 @@ class TableName(StrEnum):
     WMMA = "wmma"
 
 
+def _type_option(name: str, help: str) -> Any:
+    return typer.Option(name, metavar="TYPE", help=help, autocompletion=among(completion.operand_types))
+
+
 M = Annotated[str, typer.Option("--m", metavar="N[,N…]", help="sizes of the rows, outermost first; ? if not known")]
 N = Annotated[str, typer.Option("--n", metavar="N[,N…]", help="sizes of the columns")]
 K = Annotated[str, typer.Option("--k", metavar="N[,N…]", help="sizes that are summed over")]
 Batch = Annotated[str, typer.Option("--batch", metavar="N[,N…]", help="sizes of the batch loops", show_default=False)]
-A = Annotated[str, typer.Option("--a", metavar="TYPE", help="element type of the left operand")]
-B = Annotated[str, typer.Option("--b", metavar="TYPE", help="element type of the right operand (default: that of a)")]
-C = Annotated[str, typer.Option("--c", metavar="TYPE", help="element type of the result")]
+A = Annotated[str, _type_option("--a", "element type of the left operand")]
+B = Annotated[str, _type_option("--b", "element type of the right operand (default: that of a)")]
+C = Annotated[str, _type_option("--c", "element type of the result")]
 Gpu = Annotated[str, machine_option("the GPU; `tilewright machines` lists them")]
 PolicyName = Annotated[
-    str, typer.Option("--policy", metavar="NAME", help="tilewright, iree-3.6 or size-classes: the rules to deduce by")
+    str,
+    typer.Option(
+        "--policy",
+        metavar="NAME",
+        help="tilewright, iree-3.6 or size-classes: the rules to deduce by",
+        autocompletion=among(completion.schedule_policies),
+    ),
 ]
 LhsTransposed = Annotated[bool, typer.Option("--lhs-transposed", help="the left operand is stored [k, m]")]
 RhsTransposed = Annotated[bool, typer.Option("--rhs-transposed", help="the right operand is stored [n, k]")]
@@ -55,7 +67,7 @@ Table = Annotated[
 Forbid = Annotated[
     list[str] | None,
     typer.Option("--forbid", metavar="NAME", help="a path or an intrinsic not to use; may be repeated",
-                 show_default=False),
+                 show_default=False, autocompletion=among(completion.schedule_paths)),
 ]  # fmt: skip
 Explain = Annotated[bool, typer.Option("--explain", help="print the whole trace of the deduction")]
 

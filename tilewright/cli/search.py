@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tilewright.cli import completion
 from tilewright.cli.arguments import AsJson, machine_option, shapes_of
+from tilewright.cli.completion import among
 from tilewright.cli.sweep import SweepText, refuse_beside_sweep
 from tilewright.errors import InvalidArgument
 
@@ -54,18 +56,25 @@ Model = Annotated[
 ]
 Workload = Annotated[
     str | None,
-    typer.Option("--workload", metavar="KIND", help="attention, gemm-chain or conv-chain", show_default=False),
+    typer.Option(
+        "--workload",
+        metavar="KIND",
+        help="attention, gemm-chain or conv-chain",
+        show_default=False,
+        autocompletion=among(completion.workload_kinds),
+    ),
 ]
 Shape = Annotated[
     list[str] | None,
     typer.Option("--shape", metavar="NAME", help="of a workload: bert-base, …, G1 to G12; of conv-chain C1 to C8; of "
-                 "MODEL: NAME=N,N,…, repeatable"),
+                 "MODEL: NAME=N,N,…, repeatable", autocompletion=among(completion.workload_shapes)),
 ]  # fmt: skip
 MachineName = Annotated[str, machine_option("whose levels, rates and units")]
 DataflowNames = Annotated[
     str | None,
     typer.Option("--dataflow", metavar="NAME,…|all", help="of a workload: layerwise, tileflow, …, or any: order and "
-                 "mapping are searched too; another name lists them (default: all, without any)"),
+                 "mapping are searched too; another name lists them (default: all, without any)",
+                 autocompletion=among(completion.dataflows, several=True)),
 ]  # fmt: skip
 Seconds = Annotated[
     float | None,
@@ -101,7 +110,15 @@ Workers = Annotated[
     typer.Option("--workers", metavar="N", min=1, help="of --dataflow any: processes that evaluate orders and mappings "
                  "side by side; any number finds the same (default: 1)"),
 ]  # fmt: skip
-Dtype = Annotated[str, typer.Option("--dtype", metavar="T", help="what floating-point elements count as")]
+Dtype = Annotated[
+    str,
+    typer.Option(
+        "--dtype",
+        metavar="T",
+        help="what floating-point elements count as",
+        autocompletion=among(completion.float_dtypes),
+    ),
+]
 
 
 def search(

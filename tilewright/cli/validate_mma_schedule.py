@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 
+from tilewright.cli import completion
 from tilewright.cli.arguments import AsJson
+from tilewright.cli.completion import among
 from tilewright.cli.console import NEGATIVE, show_json
 
 EPILOG = """\
@@ -29,7 +31,13 @@ Data = Annotated[
                  show_default=False),
 ]  # fmt: skip
 PolicyName = Annotated[
-    str, typer.Option("--policy", metavar="NAME", help="iree-3.6, tilewright or size-classes: the rules to deduce by")
+    str,
+    typer.Option(
+        "--policy",
+        metavar="NAME",
+        help="iree-3.6, tilewright or size-classes: the rules to deduce by",
+        autocompletion=among(completion.schedule_policies),
+    ),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Help: it fits a terminal, its examples are right, the shell completes values, and usage errors are JSON too."""
+"""Help: it fits a terminal, its examples are right, and usage errors are JSON too."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import pytest
 from typer.main import get_command
 
 from tests.command_line import CliRunner
-from tilewright.cli import arguments
 from tilewright.cli.main import COMMANDS, GROUPS, app
 from tilewright.cli.sample import perceptron
 from tilewright.cli.tests.test_model import RUN
@@ -128,21 +127,24 @@ def _record() -> str:
     return json.dumps({"intrinsics": [record | {"name": "my_unit", "aliases": []}]})
 
 
-def test_names_complete() -> None:
-    assert "nvidia-h200-sxm" in arguments.complete_machine("nv")
-    assert "host" in arguments.complete_machine("")
-    assert arguments.complete_machine("no-such") == []
-    assert "wmma_16x16x16_f16_f32" in arguments.complete_intrinsic("wmma_16")
-    assert {"fold-padding", "dce"} <= set(arguments.complete_pass(""))
-
-
 @pytest.mark.parametrize(
-    "given", [["run", "--bad", "--json"], ["map", "--limit", "x", "--json"], ["opt", "--json", "-p"]]
-)
-def test_usage_errors_are_json_where_it_is_asked_for(given: list[str]) -> None:
-    result = CliRunner().invoke(app, given, prog_name="tilewright")
+    "line",
+    [
+        "run --bad --json", "map --limit x --json", "opt --json -p", "nosuch --json", "validate nosuch --json",
+        "validate --json", "--json", "--json nosuch", "validate --bad tileflow --json", "run --json",
+    ],
+)  # fmt: skip
+def test_usage_errors_are_json_where_it_is_asked_for(line: str) -> None:
+    result = CliRunner().invoke(app, line.split(), prog_name="tilewright")
     assert result.exit_code == 2
     assert json.loads(result.stdout)["error"]["code"] == "usage"
+    assert "Error: " in result.stderr
+
+
+@pytest.mark.parametrize("line", ["nosuch", "validate nosuch", "run --bad"])
+def test_usage_errors_are_text_otherwise(line: str) -> None:
+    result = CliRunner().invoke(app, line.split(), prog_name="tilewright")
+    assert (result.exit_code, result.stdout) == (2, "")
     assert "Error: " in result.stderr
 
 
