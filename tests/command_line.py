@@ -16,8 +16,9 @@ _made = cache(typer.main.get_command)
 
 
 class CliRunner(typer.testing.CliRunner):
-    """As typer's, but that the commands of an application are made by its first call."""
+    """As typer's, but that commands are made by the first call, and that the terminal has 400 columns."""
 
     def invoke(self, app: typer.Typer, *arguments: Any, **options: Any) -> typer.testing.Result:
+        options["env"] = {"COLUMNS": "400"} | dict(options.get("env") or {})
         with mock.patch("typer.testing._get_command", _made):
             return super().invoke(app, *arguments, **options)

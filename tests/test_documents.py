@@ -67,7 +67,7 @@ def matches(expected: str, actual: str) -> bool:
 def run_command(command: Command, where: str) -> None:
     name, *arguments = shlex.split(command.text)
     assert name == "tilewright", f"{where}: only tilewright is run here"
-    result = CliRunner().invoke(app, arguments, prog_name="tilewright")
+    result = CliRunner().invoke(app, arguments, prog_name="tilewright", env={"COLUMNS": "80"})
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     assert result.exit_code == command.status, f"{where}: {command.text}: {result.output}"

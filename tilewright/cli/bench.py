@@ -24,6 +24,7 @@ from tilewright.cli.arguments import (
 )
 from tilewright.cli.console import progress, show_json
 from tilewright.cli.models import as_tuple, open_module, random_arrays
+from tilewright.cli.printing import say
 from tilewright.errors import InvalidArgument
 
 EPILOG = """\
@@ -75,13 +76,13 @@ def bench(
     if as_json:
         show_json(record)
         return
-    print(
+    say(
         f"{model}: {record['median_seconds'] * 1e3:.4g} ms a call with {module.threads} threads, median of "
         f"{len(times)} ({record['fastest_seconds'] * 1e3:.4g} to {record['slowest_seconds'] * 1e3:.4g} ms), "
         f"{record['gflops_per_second']:.1f} GFLOP/s; ready after {ready_seconds:.2f} s"
     )
     if (Path.cwd() / "bench" / "__main__.py").is_file():
-        print("beside other runtimes: python -m bench --list")
+        say("beside other runtimes: python -m bench --list")
 
 
 def call_seconds(call: Callable[[], object], seconds: float) -> list[float]:

@@ -8,6 +8,7 @@ import typer
 
 from tilewright.cli.arguments import AsJson
 from tilewright.cli.console import show_json
+from tilewright.cli.printing import say
 from tilewright.options import Options
 
 EPILOG = """\
@@ -44,4 +45,4 @@ def cache(clear: Clear = False, as_json: AsJson = False) -> None:
     state = "" if store.enabled else " (switched off)"
     if record["refused"]:
         state += f" (not used: {record['refused']})"
-    print(f"{store.directory}{state}: {found.entries} entries, {found.bytes:,} of {store.capacity_bytes:,} bytes")
+    say(f"{store.directory}{state}: {found.entries} entries, {found.bytes:,} of {store.capacity_bytes:,} bytes")

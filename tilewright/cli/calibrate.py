@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from tilewright.cli.arguments import AsJson
-from tilewright.cli.console import progress, show_json, table
+from tilewright.cli.console import progress, show_json
+from tilewright.cli.printing import say, table
 
 EPILOG = """\
 \b
@@ -34,7 +35,7 @@ def calibrate(force: Force = False, as_json: AsJson = False) -> None:
     if as_json:
         show_json({"file": str(file) if file.exists() else None, "machine": facts})
         return
-    print(f"{file if file.exists() else 'not kept'}: {machine.llvm.cpu} at {facts['clock_hz'] / 1e9:.2f} GHz")
+    say(f"{file if file.exists() else 'not kept'}: {machine.llvm.cpu} at {facts['clock_hz'] / 1e9:.2f} GHz")
     rows = [[f"{name}, one core", f"{cycles:.3g} cycles"] for name, cycles in (machine.issue_cycles or {}).items()]
     rows += [
         [f"reading {cache.name}, one core", f"{cache.bytes_per_cycle:.3g} bytes/cycle"] for cache in machine.caches

@@ -39,6 +39,7 @@ from tilewright.cli.arguments import (
 )
 from tilewright.cli.console import log_progress, progress, show_json
 from tilewright.cli.models import build_artifact, import_graph, plan_model, read_artifact
+from tilewright.cli.printing import say
 from tilewright.decision import Decision
 from tilewright.errors import InvalidArgument, InvalidProgram
 from tilewright.files import read_input, read_text, require_writable, write_file
@@ -182,7 +183,7 @@ def _store(artifact: Artifact, place: Path, seconds: float, as_json: bool) -> No
         show_json({"output": str(place), "seconds": seconds, "bytes": size, "manifest": manifest.to_json()})
         return
     kernels = len({launch.kernel for launch in manifest.launches})
-    print(
+    say(
         f"{place}: {kernels} kernels, {len(manifest.launches)} launches, {manifest.constants_bytes:,} bytes of "
         f"constants, {manifest.arena_bytes:,} of arena; {seconds:.2f} s"
     )

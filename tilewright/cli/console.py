@@ -101,15 +101,3 @@ def log_progress(*loggers: str) -> None:
         logger.setLevel(logging.INFO)
         logger.handlers[:] = [handler]  # a second command in one process writes to its own stderr
         logger.propagate = False
-
-
-def table(columns: Mapping[str, str], rows: list[list[str]]) -> None:
-    """Print rows in columns; `columns` maps headings to "left" or "right"."""
-    lines = [list(columns), *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(columns))]
-    for line in lines:
-        cells = [
-            cell.rjust(width) if side == "right" else cell.ljust(width)
-            for cell, width, side in zip(line, widths, columns.values(), strict=True)
-        ]
-        print("   ".join(cells).rstrip())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tilewright.cli.console import table
+from tilewright.cli.printing import say, table
 
 if TYPE_CHECKING:
     from tilewright.compiler.counting import KernelCount, TensorCount
@@ -27,7 +27,7 @@ def unexplained(counts: Sequence[KernelCount]) -> bool:
 def show_counts(counts: Sequence[KernelCount]) -> None:
     """A table for each kernel: what its tree says of each level and tensor, and what was counted, in elements."""
     for each in counts:
-        print(f"\n{each.kernel}: {_verdict(each)}")
+        say(f"\n{each.kernel}: {_verdict(each)}")
         if not each.refused:
             lines = [(level, row) for level, rows in each.levels.items() for row in rows if _moves(row)]
             table(COLUMNS, [_line(level, row) for level, row in lines])

@@ -12,6 +12,7 @@ import typer
 from tilewright.cli.arguments import AsJson, Threads
 from tilewright.cli.bench import call_seconds
 from tilewright.cli.console import NEGATIVE, progress, show_json
+from tilewright.cli.printing import say
 from tilewright.cli.run import TOLERANCE, difference
 from tilewright.options import Options
 
@@ -55,9 +56,9 @@ def demo(threads: Threads = None, as_json: AsJson = False) -> None:
     if as_json:
         show_json(record)
     else:
-        print(f"compiled  {' → '.join(map(str, _WIDTHS))} perceptron, batch of {_ROWS}, in {compile_seconds:.2f} s")
-        print(f"checked   largest error {found.absolute_error:.1e}: {'ok' if found.ok else 'TOO LARGE'}")
-        print(f"timed     {ours * 1e6:.0f} µs a call with {module.threads} threads; NumPy {numpys * 1e6:.0f} µs")
-        print("next      tilewright compile model.onnx -o model.twm; tilewright explain model.twm")
+        say(f"compiled  {' → '.join(map(str, _WIDTHS))} perceptron, batch of {_ROWS}, in {compile_seconds:.2f} s")
+        say(f"checked   largest error {found.absolute_error:.1e}: {'ok' if found.ok else 'TOO LARGE'}")
+        say(f"timed     {ours * 1e6:.0f} µs a call with {module.threads} threads; NumPy {numpys * 1e6:.0f} µs")
+        say("next      tilewright compile model.onnx -o model.twm; tilewright explain model.twm", indent=10)
     if not found.ok:
         raise typer.Exit(NEGATIVE)

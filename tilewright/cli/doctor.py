@@ -15,6 +15,7 @@ import typer
 
 from tilewright.cli.arguments import AsJson
 from tilewright.cli.console import NEGATIVE, show_json
+from tilewright.cli.printing import say
 from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError
 from tilewright.files import reason
@@ -47,7 +48,7 @@ def doctor(as_json: AsJson = False) -> None:
         show_json({"findings": [asdict(found) for found in findings], "ok": all(found.ok for found in findings)})
     else:
         for found in findings:
-            print(f"{' ' if found.ok else '!'} {found.subject:12} {found.fact}")
+            say(f"{' ' if found.ok else '!'} {found.subject:12} {found.fact}", indent=15)
     if not all(found.ok for found in findings):
         raise typer.Exit(NEGATIVE)
 

@@ -13,6 +13,7 @@ import typer
 from tilewright.cli.arguments import AsJson, refuse
 from tilewright.cli.arrays import read_npz, write_npz
 from tilewright.cli.console import NEGATIVE, progress, show_json
+from tilewright.cli.printing import say
 from tilewright.errors import InvalidArgument, InvalidFile
 from tilewright.files import read_text, require_writable
 
@@ -164,10 +165,10 @@ def _integers(stored: Mapping[str, Any], name: str) -> tuple[int, ...]:
 
 def _print(result: Result, kernel: Path) -> None:
     for diagnostic in result.diagnostics:
-        print(diagnostic.within(str(kernel)))
+        print(diagnostic.within(str(kernel)))  # a line each, for tools
     counts = result.counts.to_json()
     for group in ("warp_instructions", "bytes"):
-        print(f"{group.replace('_', ' ')}: " + ", ".join(f"{name} {count}" for name, count in counts[group].items()))
+        say(f"{group.replace('_', ' ')}: " + ", ".join(f"{name} {count}" for name, count in counts[group].items()))
     for name in ("global_requests", "global_transactions", "shared_requests", "shared_wavefronts", "bank_conflicts"):
-        print(f"{name.replace('_', ' ')}: {counts[name]}")
-    print(f"{len(result.diagnostics)} diagnostics")
+        say(f"{name.replace('_', ' ')}: {counts[name]}")
+    say(f"{len(result.diagnostics)} diagnostics")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -29,9 +28,9 @@ from tilewright.cli.arguments import (
 )
 from tilewright.cli.console import progress, show_json
 from tilewright.cli.models import measured_rates, open_module, plan_model, random_arrays, read_artifact
+from tilewright.cli.printing import say, terminal_columns
 from tilewright.options import Options
 from tilewright.runtime.explanation import TOP, Explanation
-from tilewright.runtime.profile import TABLE_COLUMNS
 
 EPILOG = """\
 \b
@@ -87,8 +86,7 @@ def explain(
     if as_json:
         show_json(found.to_json())
         return
-    columns = min(shutil.get_terminal_size((TABLE_COLUMNS, 24)).columns, 120)
-    print(found.text(top, kernel, all, columns))
+    say(found.text(top, kernel, all, terminal_columns(most=120)))
 
 
 def _stored(path: Path) -> Explanation:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,7 +11,8 @@ import typer
 from tilewright.cli import completion
 from tilewright.cli.arguments import AsJson, Shapes, Sizes, Threads, machine_option, refuse, shapes_of, sizes_of
 from tilewright.cli.completion import among
-from tilewright.cli.console import NEGATIVE, show_json, table
+from tilewright.cli.console import NEGATIVE, show_json
+from tilewright.cli.printing import say, table, terminal_columns
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
 from tilewright.files import require_writable, write_file
@@ -118,7 +118,7 @@ def fuse(
         if draw:
             _draw(pictures)
         if compiled is not None and (costed or compiled.decisions):
-            print(f"\n{compiled.text(target.name)}")
+            say(f"\n{compiled.text(target.name)}")
     if not costed:
         raise typer.Exit(NEGATIVE)
 
@@ -234,7 +234,7 @@ def _draw(pictures: Sequence[TreePicture]) -> None:
     from tilewright.report.tree_boxes import drawn
 
     for picture in pictures:
-        print(f"\n{drawn(picture, get_terminal_size().columns)}", end="")
+        print(f"\n{drawn(picture, terminal_columns())}", end="")
 
 
 # Text
@@ -242,41 +242,41 @@ def _draw(pictures: Sequence[TreePicture]) -> None:
 
 def _print(costed: list[Costed], refused: list[Refusal], machine: str, plans: int) -> None:
     if not costed:
-        print("no chain of products")
+        say("no chain of products")
     for number, each in enumerate(costed):
         if number:
             print()
         if each.solution is not None:
             _print_solution(each.solution, each.chain.name, machine, plans)
-        print(each.decision.explain())
+        say(each.decision.explain())
     if refused:
-        print("\nnot continued:")
+        say("\nnot continued:")
         for refusal in refused:
-            print(f"  {refusal.candidate}: {refusal.values}")
+            say(f"  {refusal.candidate}: {refusal.values}")
 
 
 def _print_solution(found: Solution, name: str, machine: str, plans: int) -> None:
     from tilewright.tiles.notation import print_tree
 
     best = found.best
-    print(f"{name} on {machine}: {len(best.chain.extents)} loops, {best.chain.orders} orders")
+    say(f"{name} on {machine}: {len(best.chain.extents)} loops, {best.chain.orders} orders")
     rows = [
         [" ".join(plan.order), plan.policy, plan.fused_in, plan.rewrite or "", f"{plan.time * 1e6:.1f}", plan.bound]
         for plan in found.plans[:plans]
     ]
     columns = {"order": "left", "policy": "left", "links in": "left", "softmax": "left", "us": "right", "bound": "left"}
     table(columns, rows)
-    print(f"\nbest: {best.name}")
+    say(f"\nbest: {best.name}")
     cells = [
         [level, " ".join(f"{loop}:{size}" for loop, size in best.tiles[level].items()), str(best.mu[level]),
          " ".join(f"{tensor}:{moved}" for tensor, moved in best.dv[level].items()), f"{best.seconds[level] * 1e6:.1f}"]
         for level in best.tiles
     ]  # fmt: skip
     table({"level": "left", "tile": "left", "elements": "right", "moved": "left", "us": "right"}, cells)
-    print(f"compute {best.seconds['compute'] * 1e6:.1f} us, {best.flops / 1e6:.1f} MFLOP\n")
-    print(print_tree(best.tree, indented=True))
+    say(f"compute {best.seconds['compute'] * 1e6:.1f} us, {best.flops / 1e6:.1f} MFLOP\n")
+    say(print_tree(best.tree, indented=True))
     kernels = ", ".join(f"{kernel} {seconds * 1e6:.1f} us" for kernel, seconds in found.apart.kernels)
-    print(f"apart: {found.apart.time * 1e6:.1f} us: {kernels}\n")
+    say(f"apart: {found.apart.time * 1e6:.1f} us: {kernels}\n")
 
 
 # JSON

@@ -13,7 +13,8 @@ import typer
 from tilewright.cli import completion
 from tilewright.cli.arguments import AsJson
 from tilewright.cli.completion import among
-from tilewright.cli.console import show_json, table
+from tilewright.cli.console import show_json
+from tilewright.cli.printing import say, table
 from tilewright.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def intrinsics(
     name: Name = None, target: Target = None, layout: Layout = False, records: Records = None, as_json: AsJson = False
 ) -> None:
     """List the intrinsics, by family, or print one: what it computes and moves, its layouts, numerics and cost."""
-    from tilewright.intrinsics.drawing import describe
+    from tilewright.intrinsics.drawing import describe, draw
     from tilewright.intrinsics.files import load_records
     from tilewright.intrinsics.registry import standard
 
@@ -67,7 +68,9 @@ def intrinsics(
         if as_json:
             show_json(_facts(record, layout))
         else:
-            print(describe(record, layouts=layout))
+            say(describe(record), indent=10)
+            for operand in record.operands if layout else ():
+                print(f"\n{draw(record, operand)}")
         return
     if target is not None and target not in registry.targets:
         known = ", ".join(registry.targets)

@@ -10,6 +10,7 @@ import typer
 
 from tilewright.cli.arguments import AsJson
 from tilewright.cli.console import show_json
+from tilewright.cli.printing import say
 from tilewright.errors import InvalidArgument
 from tilewright.files import require_writable, write_file
 
@@ -58,12 +59,12 @@ def layout(text: Text, shape: Shape, to: To = None, bits: Bits = 32, svg: Svg = 
         return
     _print(shown, extents, facts)
     if conversion is not None:
-        print(f"to {to}\n  {conversion}")
+        say(f"to {to}\n  {conversion}")
         for key in ("map", "accesses", "matrix_load"):
             if (value := facts["conversion"].get(key)) is not None:
-                print(f"  {key.replace('_', ' ')}  {_access(value) if key == 'accesses' else value}")
+                say(f"  {key.replace('_', ' ')}  {_access(value) if key == 'accesses' else value}")
     if svg is not None:
-        print(f"written to {svg}")
+        say(f"written to {svg}")
 
 
 def _extents(text: str) -> tuple[int, ...]:
@@ -155,23 +156,23 @@ def _conversion(
 def _print(shown: Layout, shape: tuple[int, ...], facts: dict[str, Any]) -> None:
     from tilewright.layouts.tables import bases, table
 
-    print(f"{facts['layout']} on {'x'.join(map(str, shape))}")
+    say(f"{facts['layout']} on {'x'.join(map(str, shape))}")
     if facts["linear"] is not None:
         print("\n".join(f"  {line}" for line in bases(shown.to_linear(shape)).splitlines()))
     if "storage_bytes" in facts:
-        print(f"  {facts['storage_bytes']} bytes of shared memory")
+        say(f"  {facts['storage_bytes']} bytes of shared memory")
     if "elements_per_thread" in facts:
         places = "one place" if facts["replication"] == 1 else f"{facts['replication']} places"
-        print(f"  {facts['elements_per_thread']} registers per thread, each element in {places}")
+        say(f"  {facts['elements_per_thread']} registers per thread, each element in {places}")
     if facts.get("opaque"):
-        print("  opaque: which lane holds which element is unspecified; shown is one assignment that has the size")
+        say("  opaque: which lane holds which element is unspecified; shown is one assignment that has the size")
     if memory := facts.get("row_major_memory"):
-        print(
+        say(
             f"  row-major memory, {facts['bits']} bits: {memory['elements_per_access']} elements per access, "
             f"{memory['requests']} requests, {memory['sectors']} sectors (fewest {memory['fewest_sectors']})"
         )
     if max(shape[-2:]) > _DRAWN or len(shape) > 3:
-        print(f"  a table has at most {_DRAWN} rows and columns; --json and --svg have every element")
+        say(f"  a table has at most {_DRAWN} rows and columns; --json and --svg have every element")
     else:
         print(table(shown, shape))
 

@@ -9,7 +9,8 @@ import typer
 from tilewright.cli import completion
 from tilewright.cli.arguments import AsJson
 from tilewright.cli.completion import among
-from tilewright.cli.console import show_json, table
+from tilewright.cli.console import show_json
+from tilewright.cli.printing import table
 
 EPILOG = """\
 \b
@@ -37,7 +38,7 @@ def machines(name: Name = None, as_json: AsJson = False) -> None:
         else:
             import yaml
 
-            print(yaml.safe_dump(facts, sort_keys=False, width=110), end="")
+            print(yaml.safe_dump(facts, sort_keys=False, width=80), end="")
         return
     found = [resolve(each) for each in names()]
     if as_json:

@@ -12,7 +12,8 @@ import typer
 from tilewright.cli import completion
 from tilewright.cli.arguments import AsJson, Sizes, machine_option, sizes_of
 from tilewright.cli.completion import among
-from tilewright.cli.console import show_json, table
+from tilewright.cli.console import show_json
+from tilewright.cli.printing import say, table
 from tilewright.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -259,12 +260,12 @@ def _show_one(
     else:
         _print_one(found, record, machine, has, mode, why, limit)
         if explain and decision:
-            print(f"\n{decision.explain()}")
+            say(f"\n{decision.explain()}")
         if verdict:
             refusal = verdict[1].refusal
-            print(f"\n{verdict[0]}: {'valid' if refusal is None else f'refused, {refusal.code}: {refusal.message}'}")
+            say(f"\n{verdict[0]}: {'valid' if refusal is None else f'refused, {refusal.code}: {refusal.message}'}")
             for note in verdict[1].notes:
-                print(f"  note: {note}")
+                say(f"  note: {note}")
 
 
 def _as_value(offer: Offer) -> dict[str, Any]:
@@ -326,12 +327,12 @@ def _short_loop(match: Match) -> str:
 def _print_one(
     found: list[Offer], record: Intrinsic, machine: Machine, has: bool, mode: str, why: str, limit: int
 ) -> None:
-    print(f"{record.name}: {record.compute}, {', '.join(f'{loop.name} {loop.extent}' for loop in record.loops)}")
-    print(f"{_counted(len(found), 'mapping')}, mode {mode}" + (f": {why}" if why else ""))
+    say(f"{record.name}: {record.compute}, {', '.join(f'{loop.name} {loop.extent}' for loop in record.loops)}")
+    say(f"{_counted(len(found), 'mapping')}, mode {mode}" + (f": {why}" if why else ""))
     if not found:
         return
     note = "" if has else f" (its description does not list {record.name})"
-    print(f"times of {machine.name}{note}, before any schedule\n")
+    say(f"times of {machine.name}{note}, before any schedule\n")
     rows = []
     for offer in found[:limit]:
         if offer.physical is None:
@@ -344,7 +345,7 @@ def _print_one(
         rows.append([str(offer.mapping), seconds, calls, utilisation, remark])
     table({"mapping": "left", "seconds": "right", "calls": "right", "utilisation": "right", "": "left"}, rows)
     if len(found) > limit:
-        print(f"… and {len(found) - limit} more (--limit)")
+        say(f"… and {len(found) - limit} more (--limit)")
 
 
 def _counted(count: int, noun: str) -> str:
@@ -377,9 +378,9 @@ def _show_all(
         show_json({"mode": mode, "records": rows})
         return
     if not rows:
-        print(f"none of {len(registry)} records applies, mode {mode}")
+        say(f"none of {len(registry)} records applies, mode {mode}")
         return
-    print(f"{len(rows)} of {len(registry)} records apply, mode {mode}\n")
+    say(f"{len(rows)} of {len(registry)} records apply, mode {mode}\n")
     cells = [
         [row["intrinsic"], row["target"], str(row["count"]), row["fewest_calls"], str(row["calls"]),
          f"{row['utilisation']:.4f}"]
@@ -387,8 +388,8 @@ def _show_all(
     ]  # fmt: skip
     table(
         {"intrinsic": "left", "target": "left", "mappings": "right", "fewest calls": "left", "calls": "right",
-         "utilisation": "right"},
+         "used": "right"},
         cells,
     )  # fmt: skip
     if len(rows) > len(cells):
-        print(f"… and {len(rows) - len(cells)} more (--limit)")
+        say(f"… and {len(rows) - len(cells)} more (--limit)")

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tilewright.cli.arguments import AsJson, machine_option, refuse
-from tilewright.cli.console import NEGATIVE, show_json, table
+from tilewright.cli.console import NEGATIVE, show_json
 from tilewright.cli.metric_files import ANALYSIS, CsvPrefix, require_files, write_analysis
+from tilewright.cli.printing import say, table, terminal_columns
 from tilewright.cli.sweep import SweepText, csv_text, refuse_beside_sweep, swept
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
@@ -166,7 +166,7 @@ def model(
     if draw:
         from tilewright.report.tree_boxes import drawn
 
-        print(f"\n{drawn(picture, get_terminal_size().columns)}", end="")
+        print(f"\n{drawn(picture, terminal_columns())}", end="")
     if refused:
         raise typer.Exit(NEGATIVE)
 
@@ -197,9 +197,9 @@ def _show(shown: Mapping[str, Any]) -> None:
     from tilewright.tiles.summary import rows, units_text
 
     for message in shown["too_large"]:
-        print(f"too large: {message}")
+        say(f"too large: {message}")
     how = " step by step" if shown["latency"] == "stepwise" else ""
-    print(f"{shown['cycles']:,.0f} cycles{how}, bounded by {shown['bottleneck']}; {units_text(shown)}")
-    print(f"{shown['energy']:.4g} {shown['energy_unit']}\n")
+    say(f"{shown['cycles']:,.0f} cycles{how}, bounded by {shown['bottleneck']}; {units_text(shown)}")
+    say(f"{shown['energy']:.4g} {shown['energy_unit']}\n")
     heads = ("level", "holds", "capacity", "fill", "read", "update", "instances", "slowdown", "energy")
     table({name: "left" if name == "level" else "right" for name in heads}, rows(shown))

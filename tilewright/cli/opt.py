@@ -11,6 +11,7 @@ from tilewright.cli import completion
 from tilewright.cli.arguments import AsJson
 from tilewright.cli.completion import among
 from tilewright.cli.console import show_json
+from tilewright.cli.printing import table
 from tilewright.errors import InvalidArgument, InvalidProgram
 from tilewright.files import read_input, read_text
 
@@ -60,10 +61,12 @@ def _list_passes(as_json: bool) -> None:
     if as_json:
         show_json({target: [each.name for each in pipeline] for target, pipeline in PIPELINES.items()})
         return
-    for target, pipeline in PIPELINES.items():
-        for each in pipeline:
-            first = (type(each).__doc__ or "").strip().partition("\n")[0]
-            print(f"{target}  {each.name:22} {first}")
+    rows = [
+        [target, each.name, (type(each).__doc__ or "").strip().partition("\n")[0]]
+        for target, pipeline in PIPELINES.items()
+        for each in pipeline
+    ]
+    table({"target": "left", "pass": "left", "does": "left"}, rows)
 
 
 def _read(file: str) -> str:

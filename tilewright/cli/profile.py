@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import Annotated, Any
 
 import typer
@@ -22,7 +21,8 @@ from tilewright.cli.arguments import (
 )
 from tilewright.cli.console import progress, show_json
 from tilewright.cli.models import measured_rates, open_module, random_arrays
-from tilewright.runtime.profile import MOST_ROWS, TABLE_COLUMNS
+from tilewright.cli.printing import say, terminal_columns
+from tilewright.runtime.profile import MOST_ROWS
 
 EPILOG = """\
 \b
@@ -66,5 +66,5 @@ def profile(
         record: dict[str, Any] = {"model": str(model), "device": module.device, **times.to_json(rates)}
         show_json(record)
         return
-    print(f"{model}: {times.seconds * 1e3:.4g} ms in {len(times)} kernels, {module.threads} threads")
-    print(times.table(rates, top, min(shutil.get_terminal_size((TABLE_COLUMNS, 24)).columns, 140)))
+    say(f"{model}: {times.seconds * 1e3:.4g} ms in {len(times)} kernels, {module.threads} threads")
+    print(times.table(rates, top, terminal_columns(most=140)))

@@ -11,7 +11,8 @@ import typer
 from tilewright.cli import completion
 from tilewright.cli.arguments import AsJson, Device, machine_option
 from tilewright.cli.completion import among
-from tilewright.cli.console import NEGATIVE, fail, progress, show_json, table
+from tilewright.cli.console import NEGATIVE, fail, progress, show_json
+from tilewright.cli.printing import say, table
 from tilewright.errors import CompileError, InvalidArgument
 from tilewright.files import require_writable, write_file
 
@@ -140,7 +141,7 @@ def reproduce(
             show_json([{"name": each.name, "title": each.title, "duration": each.duration} for each in EXPERIMENTS])
         else:
             rows = [[each.name, each.duration, each.title] for each in EXPERIMENTS]
-            table({"name": "left", "takes": "right", "shows": "left"}, rows)
+            table({"name": "left", "takes": "left", "shows": "left"}, rows)
         return
     experiment = find(name)
     require_writable(document, "--document")
@@ -166,9 +167,9 @@ def reproduce(
         show_json(report.to_json())
     else:
         for each in report.tables:
-            print(f"{each.title}\n")
+            say(f"{each.title}\n")
             table(each.columns, [list(row) for row in each.rows])
-            print(f"\n{each.note}\n" if each.note else "")
+            say(f"\n{each.note}\n" if each.note else "")
         _show_claims(report.claims)
     if plot is not None:
         try:
@@ -197,7 +198,7 @@ def _show_claims(claims: Sequence[Claim]) -> None:
     for verdict in ("differs", "open"):
         for each in claims:
             if each.verdict == verdict:
-                print(f"\n{each.name.removeprefix('spec3-')}, {each.subject}, {verdict}: {each.reason}")
+                say(f"\n{each.name.removeprefix('spec3-')}, {each.subject}, {verdict}: {each.reason}")
 
 
 def _numbers(text: str) -> list[int]:

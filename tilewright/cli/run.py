@@ -40,6 +40,7 @@ from tilewright.cli.models import (
     read_arrays,
     read_artifact,
 )
+from tilewright.cli.printing import say
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
 from tilewright.files import require_writable
@@ -268,10 +269,10 @@ def _show(ran: Ran, differences: list[Difference]) -> None:
     for spec, result in zip(ran.manifest.outputs, ran.results, strict=True):
         values = _range(result)
         span = f"from {values['smallest']:.6g} to {values['largest']:.6g}" if values else "no elements"
-        print(f"{spec.name}: {spec}, {span}")
+        say(f"{spec.name}: {spec}, {span}")
     for each in differences:
         verdict = "ok" if each.ok else "too large"
-        print(
+        say(
             f"{each.output}: largest error {each.absolute_error:.3g} absolute, {each.relative_error:.3g} relative "
             f"({verdict}: {each.allowed:.3g} allowed)"
         )

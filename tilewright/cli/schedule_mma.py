@@ -13,6 +13,7 @@ from tilewright.cli import completion
 from tilewright.cli.arguments import AsJson, machine_option
 from tilewright.cli.completion import among
 from tilewright.cli.console import show_json
+from tilewright.cli.printing import say
 from tilewright.errors import CompileError, InvalidArgument
 
 if TYPE_CHECKING:
@@ -102,10 +103,10 @@ def schedule_mma(
         value = as_value(deduction)
         show_json({**value, "trace": [str(event) for event in deduction.events]} if explain else value)
     elif explain:
-        print(deduction.explain())
+        say(deduction.explain(), indent=17)  # where the facts of an event begin
     else:
         for line in _lines(deduction):
-            print(line)
+            say(line, indent=11)
 
 
 def as_value(deduction: Deduction) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tilewright.cli.console import INTERRUPTED, NEGATIVE, show_json, table
+from tilewright.cli.console import INTERRUPTED, NEGATIVE, show_json
+from tilewright.cli.printing import say, table
 from tilewright.cli.sweep import csv_text, swept
 from tilewright.errors import InvalidArgument
 
@@ -159,9 +160,9 @@ def _show(shown: Mapping[str, Any]) -> None:
         rows.append([name, f"{total['cycles']:,.0f}", f"{1e3 * total['seconds']:.3f}",
                      f"{100 * total['utilisation']:.1f} %", f"{total['energy']:.4g}", *words])  # fmt: skip
     table(heads | {f"{level} words": "right" for level in levels}, rows)
-    print(f"\nenergy in {shown['energy_unit']}, elements are {shown['dtype']}")
+    say(f"\nenergy in {shown['energy_unit']}, elements are {shown['dtype']}")
     if shown["missing"]:
-        print(f"not in the totals: {', '.join(shown['missing'])}")
+        say(f"not in the totals: {', '.join(shown['missing'])}")
 
 
 def _show_layers(layers: Sequence[Mapping[str, Any]], levels: Sequence[str]) -> None:
@@ -208,4 +209,4 @@ def _show_chains(chains: Sequence[Mapping[str, Any]]) -> None:
     table(heads, list(rows.values()))
     rest = sum(each["cycles"] is None for each in chains)
     if rest:
-        print(f"{rest} more chains have no tree: --json says why")
+        say(f"{rest} more chains have no tree: --json says why")

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tilewright.cli.console import INTERRUPTED, NEGATIVE, show_json, table
+from tilewright.cli.console import INTERRUPTED, NEGATIVE, show_json
 from tilewright.cli.metric_files import ANALYSIS, require_files, write_analysis, write_tuning
+from tilewright.cli.printing import table
 from tilewright.cli.sweep import csv_text, swept
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidArgument
@@ -219,7 +220,7 @@ def _facts(searched: Searched, found: Sequence[Searched]) -> dict[str, Any]:
 
 
 def _show(facts: Sequence[Mapping[str, Any]]) -> None:
-    heads = {"dataflow": "left", "cycles": "right", "speed-up": "right", "DRAM words": "right", "energy": "right",
+    heads = {"dataflow": "left", "cycles": "right", "speed up": "right", "DRAM words": "right", "energy": "right",
              "utilisation": "right", "bound by": "left", "evaluations": "right"}  # fmt: skip
     rows = []
     for each in facts:

@@ -12,6 +12,7 @@ from tilewright.cli import completion
 from tilewright.cli.arguments import AsJson
 from tilewright.cli.completion import among
 from tilewright.cli.console import NEGATIVE, show_json
+from tilewright.cli.printing import say
 
 EPILOG = """\
 \b
@@ -57,14 +58,14 @@ def validate(data: Data, policy: PolicyName = "iree-3.6", as_json: AsJson = Fals
     if as_json:
         show_json({"rows": len(rows), "match": matched, "mismatches": found})
     else:
-        print(f"{matched} of {len(rows)} rows match")
+        say(f"{matched} of {len(rows)} rows match")
         for each in found[:SHOWN]:
             differences = ", ".join(
                 f"{name} {json.dumps(pair['deduced'])} instead of {json.dumps(pair['recorded'])}"
                 for name, pair in each["columns"].items()
             )
-            print(f"line {each['line']}: {each['problem']} on {each['target']}: {differences}")
+            say(f"line {each['line']}: {each['problem']} on {each['target']}: {differences}")
         if len(found) > SHOWN:
-            print(f"… and {len(found) - SHOWN} more; --json lists all")
+            say(f"… and {len(found) - SHOWN} more; --json lists all")
     if found:
         raise typer.Exit(NEGATIVE)

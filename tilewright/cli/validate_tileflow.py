@@ -10,6 +10,7 @@ import typer
 from tilewright.cli.arguments import AsJson
 from tilewright.cli.console import show_json
 from tilewright.cli.model import Latency
+from tilewright.cli.printing import say
 from tilewright.errors import InvalidArgument
 from tilewright.files import write_file
 
@@ -70,4 +71,4 @@ def validate(
     for name, facts in shown.items():
         bits = f", bits equal in {facts['bits_equal_rows']}" if name == "fused" else ""
         text = f"mean error {facts['mean_abs_error']:.2%}, largest {facts['largest']:.2%}, R² {facts['r2']:.5f}"
-        print(f"{name}: {facts['rows']} rows, {text}{bits}")
+        say(f"{name}: {facts['rows']} rows, {text}{bits}")

@@ -14,8 +14,8 @@ from tilewright.intrinsics.intrinsic import GROUP_LANES, Fragment, Intrinsic, Mo
 _WIDEST = 32  # columns of a drawn table
 
 
-def describe(record: Intrinsic, *, layouts: bool = False) -> str:
-    """The compute and memory abstraction of a record, its limits, numerics and cost; with `layouts` its tables."""
+def describe(record: Intrinsic) -> str:
+    """The compute and memory abstraction of a record, its limits, numerics and cost."""
     others = f" ({', '.join(record.aliases)})" if record.aliases else ""
     lanes = GROUP_LANES[record.group]
     issued = f"issued by {lanes} lanes together" if lanes > 1 else "one lane of code"
@@ -36,9 +36,6 @@ def describe(record: Intrinsic, *, layouts: bool = False) -> str:
     if record.emitter or record.llvm:
         lines.append(f"  emitted   {' as '.join(filter(None, (record.emitter, record.llvm)))}")
     lines.append(f"  source    {record.source}")
-    if layouts:
-        for operand in record.operands:
-            lines += ["", draw(record, operand)]
     return "\n".join(lines)
 
 

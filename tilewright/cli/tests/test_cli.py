@@ -41,8 +41,9 @@ def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Invoke:
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(calibrate, "measure", lambda machine: machine)  # which takes a second
 
-    def run(*arguments: str, status: int = 0, input: str | None = None) -> Any:
-        result = CliRunner().invoke(app, list(arguments), input=input, prog_name="tilewright")
+    def run(*arguments: str, status: int = 0, input: str | None = None, columns: int = 400) -> Any:
+        env = {"COLUMNS": str(columns)}
+        result = CliRunner().invoke(app, list(arguments), input=input, prog_name="tilewright", env=env)
         unexpected = result.exception if not isinstance(result.exception, SystemExit) else None
         if unexpected is not None:
             raise unexpected
@@ -112,7 +113,7 @@ def test_profile_ranks_kernels_beside_measured_rates(
         host(), clock_hz=4e9, issue_cycles={"fma_16_f32_f32": 0.5}, latency_cycles={"fma_16_f32_f32": 4.0}
     )
     monkeypatch.setattr(calibrate, "calibrated", lambda: measured)
-    text = invoke("profile", model, "--shape", "x=40,6").stdout
+    text = invoke("profile", model, "--shape", "x=40,6", columns=80).stdout
     assert re.search(r"^all +1 ", text, re.M)
     assert max(map(len, text.splitlines())) <= 80
     record = json.loads(invoke("profile", model, "--shape", "x=40,6", "--json").stdout)
@@ -184,7 +185,7 @@ def test_explain_times_kernels_beside_predictions(invoke: Invoke, model: str, mo
         host(), clock_hz=4e9, issue_cycles={"fma_16_f32_f32": 0.5}, latency_cycles={"fma_16_f32_f32": 4.0}
     )
     monkeypatch.setattr(calibrate, "calibrated", lambda: measured)
-    text = invoke("explain", model, "--shape", "x=40,6", "--measure").stdout
+    text = invoke("explain", model, "--shape", "x=40,6", "--measure", columns=80).stdout
     assert re.search(r"100% of the time, \S+ \S+ predicted, \S+ \S+ measured", text)
     assert "   bound by " in text
     assert "   tile " in text

@@ -61,7 +61,7 @@ def examples() -> list[str]:
 
 @pytest.mark.parametrize("name", ["", *(name for name, _, _ in COMMANDS)])
 def test_help_has_80_columns(name: str) -> None:
-    text = CliRunner().invoke(app, [*name.split(), "--help"], prog_name="tilewright").stdout
+    text = CliRunner().invoke(app, [*name.split(), "--help"], prog_name="tilewright", env={"COLUMNS": "80"}).stdout
     assert [line for line in text.splitlines() if len(line) > 80] == []
 
 
@@ -77,7 +77,7 @@ def test_examples_run(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(calibrate, "measure", lambda machine: machine)  # which takes a second
-    _files()
+    example_files()
     piped = None
     for part in re.split(r" \| ", line.partition(" > ")[0]):
         _, name, *rest = shlex.split(part)
@@ -93,7 +93,7 @@ def test_examples_run(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         piped = result.stdout
 
 
-def _files() -> None:
+def example_files() -> None:
     """The files that examples name."""
     import onnx
     from onnx import helper

@@ -68,10 +68,12 @@ def test_layouts_are_drawn() -> None:
 
 
 def test_every_record_can_be_described() -> None:
-    from tilewright.intrinsics.drawing import describe
+    from tilewright.intrinsics.drawing import describe, draw
 
     for record in list(standard())[::5]:
-        assert record.source in describe(record, layouts=record.macs < 10_000)
+        assert record.source in describe(record)
+        for operand in record.operands if record.macs < 10_000 else ():
+            assert draw(record, operand).startswith(operand.role)
 
 
 def test_records_of_a_file(tmp_path: Path) -> None:
