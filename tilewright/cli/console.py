@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +20,7 @@ NEGATIVE = 1  # the command ran, and the answer is no: a wrong result, something
 BAD_INPUT = 2  # a command line, file or model that does not fit
 LACKING = 3  # this machine lacks something: a package, a CPU feature
 INTERRUPTED = 130  # as shells report it
+BROKEN_PIPE = 141  # likewise: who read the output has left, as `head` does
 
 _QUIET_SECONDS = 2.0  # work shorter than this shows no progress
 
@@ -71,6 +73,24 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
     return value
+
+
+@contextmanager
+def ending_with_the_reader() -> Iterator[None]:
+    """Leave quietly with `BROKEN_PIPE` where standard output is a pipe that nobody reads any more.
+
+    typer handles the error of a closed pipe itself, and leaves with 1: that error is the context of its SystemExit.
+    """
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except (BrokenPipeError, SystemExit) as left:
+        if isinstance(left, SystemExit) and not isinstance(left.__context__, BrokenPipeError):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at the end
+        raise SystemExit(BROKEN_PIPE) from None
 
 
 @contextmanager

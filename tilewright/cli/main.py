@@ -33,7 +33,7 @@ from tilewright.cli import (
     validate_mma_schedule,
     validate_tileflow,
 )
-from tilewright.cli.console import guarded, show_json
+from tilewright.cli.console import ending_with_the_reader, guarded, show_json
 from tilewright.options import RENAMED
 
 # Of typer's own copy of click, or of click, by typer's version.
@@ -155,7 +155,8 @@ _register()
 
 def main() -> None:
     """Entry point of the console script `tilewright`."""
-    app(prog_name="tilewright")
+    with ending_with_the_reader():
+        app(prog_name="tilewright")
 
 
 if __name__ == "__main__":

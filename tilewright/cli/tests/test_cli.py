@@ -509,10 +509,21 @@ def test_the_console_script_is_installed_with_the_package() -> None:
     assert re.fullmatch(r"tilewright \d+\.\d+\.\d+\S*\n", done.stdout)
 
 
-def test_a_closed_pipe_is_no_error() -> None:
-    command = f"{sys.executable} -m tilewright.cli machines host | head -n 1"
+@pytest.mark.parametrize(
+    ("arguments", "reader", "status"),
+    [
+        ("intrinsics --json", "head -n 1", 141),  # more than a pipe holds
+        ("machines host", "true", 141),  # flushed at the end
+        ("map --help", "true", 141),
+        ("machines nosuch", "true", 2),  # prints nothing
+        ("machines host", "cat", 0),
+    ],
+)
+def test_a_closed_pipe_is_no_error_and_has_a_status_of_its_own(arguments: str, reader: str, status: int) -> None:
+    command = f"{sys.executable} -m tilewright.cli {arguments} | {reader} > /dev/null; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, cwd=ROOT)
-    assert done.stderr == ""
+    assert done.stdout == f"{status}\n"
+    assert done.stderr == "" or status == 2
 
 
 def test_the_module_runs_as_a_script_and_an_interrupt_is_quiet(tmp_path: Path, stored: str) -> None:
