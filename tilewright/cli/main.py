@@ -37,7 +37,7 @@ from tilewright.cli.console import ending_with_the_reader, guarded, show_json
 from tilewright.options import RENAMED
 
 # Of typer's own copy of click, or of click, by typer's version.
-_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 
 HELP = "Compile tensor programs, from PyTorch and ONNX models to machine code, run them, and see what was decided."
 
@@ -79,7 +79,7 @@ def _usage_errors(command: str | None, as_json: bool) -> Iterator[None]:
     """With `as_json` a usage error is JSON on stdout too."""
     try:
         yield
-    except _UsageError as error:
+    except USAGE_ERROR as error:
         if as_json:
             show_json({"error": {"code": "usage", "where": command, "message": str(error), "help": ""}})
         raise

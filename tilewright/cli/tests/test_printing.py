@@ -10,7 +10,7 @@ import pytest
 from tests.command_line import CliRunner
 from tilewright.cli import printing
 from tilewright.cli.main import app
-from tilewright.cli.tests.test_help import example_files
+from tilewright.cli.tests.example_files import example_files
 from tilewright.runtime import calibrate
 
 #: One for each kind of table and prose. What takes minutes prints the same tables.
