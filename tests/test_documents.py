@@ -2,7 +2,7 @@
 
 Blocks of a page run in order, in one empty folder. ```python blocks share one namespace. In ```console blocks a line
 `$ command` is run (`; exit N` gives another expected status than 0), and the lines after it are its output, in which
-`…` stands for anything; no lines: the output is not looked at.
+`…` stands for anything; no lines: the output is not looked at. `test_shell_blocks` has ```sh blocks.
 """
 
 from __future__ import annotations

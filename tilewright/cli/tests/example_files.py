@@ -20,7 +20,7 @@ from tilewright.intrinsics.files import to_json
 from tilewright.intrinsics.registry import standard
 from tilewright.machine import host
 from tilewright.options import Options
-from tilewright.reproduce.tests.test_stored import compared
+from tilewright.reproduce.tests.test_stored import compared, ranked
 from tilewright.reproduce.tileflow.rtl import FUSED_ROWS, GEMM_ROWS
 from tilewright.runtime.artifact import Artifact
 
@@ -70,8 +70,9 @@ def example_files(of_kernel: bool = False) -> None:
     Path("chain.tile").write_text(PRODUCT)
     Path("run.yaml").write_text(RUN)
     Path("chip.yaml").write_text(CHIP)
-    with Path("cpu.json").open("w") as file, redirect_stdout(file):
-        show_json(compared().to_json())
+    for name, report in (("cpu.json", compared()), ("model.json", ranked())):
+        with Path(name).open("w") as file, redirect_stdout(file):
+            show_json(report.to_json())
     shutil.copy(STORED / "add.ptx", "add.ptx")
     shutil.copy(DATA, "configs.csv")
     for name, rows in (("gemm.csv", GEMM_ROWS), ("fused.csv", FUSED_ROWS)):
