@@ -1,7 +1,7 @@
 """Shell commands of README.md, docs/ and bench/: each parses, and those of `tilewright` run, but for those in `PARSED`.
 
-They stand in ```sh blocks, or in indented lines. `make` names a target that there is, `pip install` an extra, a script a
-file. Modules of benchmarks parse their arguments and stop.
+They stand in ```sh blocks, or in indented lines. `make` names a target that there is, `pip install` an extra, a script
+a file. Modules of benchmarks parse their arguments and stop.
 """
 
 from __future__ import annotations
