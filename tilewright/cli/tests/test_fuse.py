@@ -69,7 +69,7 @@ def test_the_decision_of_the_compiler_is_shown_for_a_cpu_with_both_predictions()
 
 
 def test_the_compiler_says_why_it_keeps_products_apart() -> None:
-    found = value("--workload", "conv-chain-C6", *CPU)["compiled"]["decisions"]
+    found = value("--workload", "conv-chain-C6", *CPU, "--threads", "2")["compiled"]["decisions"]
     assert [(each["subject"], each["chosen"]) for each in found] == [("fusion of conv1 + conv2", "a kernel each")]
     others = [
         (found[0]["runner_up"], found[0]["runner_up_cost"]),
