@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,38 @@ from tests import fuzz, fuzz_blocks
 from tests.covering import some
 from tilewright.errors import InvalidModel
 
+IN_A_CHILD = ("program", "target")  # LLVM compiles what is damaged, and may end its process
+ELSEWHERE = ("blocks", *IN_A_CHILD)
 
-@pytest.mark.parametrize("kind", [kind for kind in fuzz.KINDS if kind != "blocks"])
+
+def require_no_finding(kind: str, seeds: Sequence[int]) -> None:
+    """Try cases in a process of their own. Fails with those that are findings, or that ended the process."""
+    counts, findings = fuzz.try_batch(kind, seeds)
+    assert not findings, "\n".join(f"python -m tests.fuzz --kind {kind} --case {case}: {why}" for case, why in findings)
+    assert sum(counts.values()) == len(seeds)
+
+
+@pytest.mark.parametrize("kind", IN_A_CHILD)
+def test_a_few_cases_for_llvm(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    require_no_finding(kind, some(range(8), 4))
+
+
+@pytest.mark.parametrize("kind", IN_A_CHILD)
+def test_a_case_that_ends_its_process_is_named(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ended the one of pytest, which could name no case."""
+    dying = f"""
+        import os
+        from tests import fuzz
+        fuzz.KINDS["{kind}"] = lambda rng: os.abort() if rng.random() == fuzz.Random("{kind} 5").random() else None
+        fuzz.run_batch("{kind}", [4, 5, 6])
+    """
+    monkeypatch.setattr(fuzz, "command_of", lambda kind, seeds: [sys.executable, "-c", dedent(dying)])
+    with pytest.raises(AssertionError, match=f"--kind {kind} --case 5: the process ended with -6"):
+        require_no_finding(kind, [4, 5, 6])
+
+
+@pytest.mark.parametrize("kind", [kind for kind in fuzz.KINDS if kind not in ELSEWHERE])
 def test_a_few_cases_of_each_kind(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
     if kind in ("model", "command"):

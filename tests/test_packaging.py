@@ -22,6 +22,25 @@ def test_tests_stay_out_of_the_wheel() -> None:
     assert {".".join(folder.relative_to(ROOT).parts) for folder in folders} == set(packages)
 
 
+def test_the_wheel_holds_sources_and_their_data_and_no_file_of_tests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Patterns of package data reached into folders of tests, which are no packages of the wheel."""
+    setuptools = pytest.importorskip("setuptools")
+    monkeypatch.chdir(ROOT)
+    distribution = setuptools.dist.Distribution({"script_name": "setup.py"})
+    distribution.parse_config_files(["pyproject.toml"])
+    distribution.get_command_obj("egg_info").egg_base = str(tmp_path)  # what it lists is written there
+    build = distribution.get_command_obj("build_py")
+    build.build_lib = str(tmp_path)
+    build.ensure_finalized()
+    held = {Path(name).relative_to(tmp_path) for name in build.get_outputs(include_bytecode=False)}
+    assert [str(path) for path in held if "tests" in path.parts] == []
+    paths = [path.relative_to(ROOT) for path in (ROOT / "tilewright").rglob("*")]
+    needed = {path for path in paths if path.suffix in (".py", ".yaml", ".csv") or path.name == "py.typed"}
+    assert held == {path for path in needed if "tests" not in path.parts}
+
+
 def test_the_build_tool_reads_a_license_expression_and_every_python_is_classified() -> None:
     """setuptools reads `license = "Apache-2.0"` from version 77 on; older ones refuse the file."""
     metadata = tomllib.loads((ROOT / "pyproject.toml").read_text())
