@@ -94,14 +94,14 @@ def read_bytes(
     except FileNotFoundError:
         raise missing(path, error, help) from None
     except OSError as failure:
-        raise error(f"cannot be read: {reason(failure)}", where=str(path), help=help) from failure
+        raise error(f"cannot be read: {reason(failure)}", where=os.fspath(path), help=help) from failure
     except MemoryError as failure:
-        raise error("cannot be read: it is larger than the memory", where=str(path), help=help) from failure
+        raise error("cannot be read: it is larger than the memory", where=os.fspath(path), help=help) from failure
 
 
 def missing(path: str | os.PathLike[str], error: type[CompileError] = InvalidFile, help: str = "") -> CompileError:
     """The error of a file that is not there. Without `help` it names a file that has nearly this name."""
-    return error("there is no such file", where=str(path), help=help or _nearest(Path(path)))
+    return error("there is no such file", where=os.fspath(path), help=help or _nearest(Path(path)))
 
 
 def _nearest(path: Path) -> str:
@@ -127,7 +127,7 @@ def read_text(
     try:
         return content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as failure:
-        raise error(f"is not UTF-8 text at byte {failure.start}", where=str(path), help=help) from failure
+        raise error(f"is not UTF-8 text at byte {failure.start}", where=os.fspath(path), help=help) from failure
 
 
 def read_input(name: str, stream: IO[str], error: type[CompileError], limit: int = TEXT_BYTES) -> str:

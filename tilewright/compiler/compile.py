@@ -306,10 +306,10 @@ def resolve_target(machine: str | os.PathLike[str], options: Options | None = No
 
     if machine == "host":
         return host_with_units(options)
-    found = resolve(str(machine))
+    found = resolve(machine)
     if not isinstance(found, Cpu | Gpu):
         fact = f"{found.name} is of kind {found.kind}, for which no code is generated"
-        raise InvalidMachine(fact, where=str(machine), help="a CPU or a GPU; `tilewright machines` lists them")
+        raise InvalidMachine(fact, where=os.fspath(machine), help="a CPU or a GPU; `tilewright machines` lists them")
     missing = targets.without_code(found.llvm.triple, found.llvm.cpu)
     if missing:
         fact = f"no code is made for {found.name}, whose llvm.cpu is {found.llvm.cpu!r}"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from tilewright.errors import InvalidFile
@@ -20,18 +20,18 @@ _PLAN = "a file that `--emit plan` wrote"
 _NAMED = re.compile(r"\bas\s+([\w.]+)")
 
 
-def saved_trees(path: Path) -> dict[str, Any]:
+def saved_trees(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The trees of a saved plan as data, by kernel. Raises InvalidFile for a file that has none."""
-    return _trees_of(read_text(path, InvalidFile), str(path))
+    return _trees_of(read_text(path, InvalidFile), os.fspath(path))
 
 
-def fused_trees(path: Path) -> dict[str, TileTree]:
+def fused_trees(path: str | os.PathLike[str]) -> dict[str, TileTree]:
     """The trees of products in one kernel that a saved plan or a tile file has, by kernel.
 
     A tile file has one chain, and names micro-kernels only: `RECORD_ROWSxCOLUMNSxDEPTH`. Raises InvalidFile or
     InvalidTree for a file that is neither, or has no such tree.
     """
-    text, where = read_text(path, InvalidFile, limit=MAX_BYTES), str(path)
+    text, where = read_text(path, InvalidFile, limit=MAX_BYTES), os.fspath(path)
     if text.lstrip().startswith("{"):
         trees = {name: from_json(tree, where=f"{where}: {name}") for name, tree in _trees_of(text, where).items()}
     else:

@@ -7,8 +7,8 @@ Nothing of Triton is imported: an object counts by its attributes, which are ``a
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from tilewright.emulator.arguments import Argument, Uninitialised
 from tilewright.emulator.parser import parse
 from tilewright.emulator.syntax import Module
 from tilewright.errors import InvalidArgument, InvalidFile
-from tilewright.files import read_text
+from tilewright.files import as_path, read_text
 
 _SCRATCH = ("global_scratch", "profile_scratch")  # pointers behind the parameters of the source, in this order
 _ADVICE = "a kernel that Triton compiled for CUDA: asm['ptx'], and metadata with name, num_warps and shared"
@@ -92,18 +92,19 @@ def compiled(kernel: Any, entry: str = "") -> Compiled:
     )  # fmt: skip
 
 
-def load_compiled(path: Path) -> _Stored:
+def load_compiled(path: str | os.PathLike[str]) -> _Stored:
     """A kernel of Triton's cache by the path of its metadata, ``NAME.json``, with the text ``NAME.ptx`` beside it.
 
-    Raises InvalidFile where one of the two cannot be read.
+    Raises InvalidFile where one of the two cannot be read, InvalidArgument for what is no path.
     """
+    named = as_path(path, "path")
     try:
-        metadata = json.loads(read_text(path))
+        metadata = json.loads(read_text(named))
     except ValueError as error:
-        raise InvalidFile(f"no JSON: {error}", where=str(path), help=f"the metadata of {_ADVICE}") from error
+        raise InvalidFile(f"no JSON: {error}", where=str(named), help=f"the metadata of {_ADVICE}") from error
     if not isinstance(metadata, dict):
-        raise InvalidFile(f"holds a {type(metadata).__name__}", where=str(path), help=f"the metadata of {_ADVICE}")
-    return _Stored({"ptx": read_text(path.with_suffix(".ptx"))}, metadata)
+        raise InvalidFile(f"holds a {type(metadata).__name__}", where=str(named), help=f"the metadata of {_ADVICE}")
+    return _Stored({"ptx": read_text(named.with_suffix(".ptx"))}, metadata)
 
 
 def _of(metadata: Any, name: str, kind: type, default: Any = None) -> Any:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -35,6 +36,8 @@ from tilewright.emulator.thread_exits import ThreadExits
 from tilewright.emulator.warpgroups import Warpgroups
 from tilewright.errors import InvalidArgument
 
+Extents: TypeAlias = int | Sequence[int]  # along x, y and z; a number is one along x
+
 _MOST_BLOCK_THREADS = 1024
 _MOST_BLOCKS = (2**31 - 1, 65_535, 65_535)  # along x, y, z; CUDA programming guide, technical specifications
 _MOST_THREADS = (1024, 1024, 64)
@@ -65,12 +68,12 @@ class Result:
 def run(
     kernel: Module | Any,
     entry: str = "",
-    grid: Sequence[int] = (1, 1, 1),
-    block: Sequence[int] = (),
+    grid: Extents = (1, 1, 1),
+    block: Extents = (),
     args: Sequence[Argument] = (),
     shared_bytes: int | None = None,
     *,
-    cluster: Sequence[int] = (),
+    cluster: Extents = (),
     limit: int = _DEFAULT_LIMIT,
 ) -> Result:
     """Execute a kernel launch.
@@ -79,13 +82,16 @@ def run(
     what is left out comes from its metadata. Otherwise `entry` is by default the only one, `block` what the kernel
     requires (``.reqntid``), or one thread, and `shared_bytes`, the dynamic shared memory of a block, 0.
 
+    `grid`, `block` and `cluster` are one to three whole numbers, along x, y and z; a number alone is the one along x.
+
     `args` stand in the order of the parameters: arrays are device buffers and are changed in place, scalars are passed
     by value; missing pointers are null. Tensors of other libraries count as arrays where NumPy can view their memory.
     `limit` is the number of instructions that one chunk of blocks may execute.
 
     Raises InvalidPtx for what cannot be executed, InvalidArgument for a launch or arguments that do not fit.
     """
-    blocks, threads = _extents(grid, "grid"), _extents(block, "block") if block else None
+    blocks, threads = _extents(grid, "grid"), None if _left_out(block) else _extents(block, "block")
+    clusters = None if _left_out(cluster) else _extents(cluster, "cluster")
     if isinstance(kernel, Module):
         module, entry = kernel, entry or only_entry(kernel)
     else:
@@ -93,12 +99,12 @@ def run(
         module, entry, args = known.module, known.entry, known.arguments(args, blocks)
         blocks, threads = known.grid(blocks), threads or (known.threads, 1, 1)
         shared_bytes = known.shared_bytes if shared_bytes is None else shared_bytes
-        cluster = cluster or (known.blocks_per_program, 1, 1)
+        clusters = clusters or (known.blocks_per_program, 1, 1)
     linked = link(module, entry)
     linked.sums, linked.speculative_reads = float_sums(linked), speculative_reads(linked)
     limits = linked.entry.limits
     threads = threads or _extents(limits.get("reqntid", (1, 1, 1)), "block")
-    clusters = _extents(cluster or limits.get("reqnctapercluster", (1, 1, 1)), "cluster")
+    clusters = clusters or _extents(limits.get("reqnctapercluster", (1, 1, 1)), "cluster")
     return _launch(linked, module, blocks, threads, clusters, args, shared_bytes or 0, limit)
 
 
@@ -110,12 +116,23 @@ def only_entry(module: Module) -> str:
     return module.entries[0]
 
 
-def _extents(extents: Sequence[int], where: str) -> tuple[int, int, int]:
-    """Extents along x, y and z; missing ones are 1."""
-    if not 1 <= len(extents) <= 3:
-        fact = f"{len(extents)} extents: {tuple(extents)}"
-        raise InvalidArgument(fact, where=where, help="one to three, as (4, 2, 1)")
-    x, y, z = (*extents, 1, 1)[:3]
+def _left_out(extents: Extents) -> bool:
+    return isinstance(extents, Sequence) and len(extents) == 0
+
+
+def _extents(extents: Extents, where: str) -> tuple[int, int, int]:
+    """Extents along x, y and z; missing ones are 1. Raises InvalidArgument for what is no extent."""
+    given = (extents,) if hasattr(extents, "__index__") and np.ndim(extents) == 0 else extents
+    try:
+        found = [operator.index(each) for each in given]  # type: ignore[union-attr]
+        if any(isinstance(each, bool) for each in given):  # type: ignore[union-attr]
+            raise TypeError
+    except TypeError:
+        fact = f"{extents!r:.60} of type {type(extents).__name__}"
+        raise InvalidArgument(fact, where=where, help="a whole number, or one to three as (4, 2, 1)") from None
+    if not 1 <= len(found) <= 3:
+        raise InvalidArgument(f"{len(found)} extents: {tuple(found)}", where=where, help="one to three, as (4, 2, 1)")
+    x, y, z = (*found, 1, 1)[:3]
     return x, y, z
 
 

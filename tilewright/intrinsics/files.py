@@ -6,14 +6,15 @@ A file is a mapping with a list `intrinsics`. Nothing in it is executed; whateve
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
-from pathlib import Path
 from typing import Any, cast
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidIntrinsic, InvalidMachine
 from tilewright.fields import Readable, record, required, several
+from tilewright.files import as_path
 from tilewright.intrinsics.check_record import check
 from tilewright.intrinsics.intrinsic import Intrinsic
 from tilewright.machine.reading import Document, read_document
@@ -26,10 +27,10 @@ class _File(Readable):
     intrinsics: tuple[Intrinsic, ...] = required(several(record(Intrinsic)))
 
 
-def load_records(path: str | Path) -> tuple[Intrinsic, ...]:
+def load_records(path: str | os.PathLike[str]) -> tuple[Intrinsic, ...]:
     """The records of a file, each proven consistent; raises InvalidIntrinsic with file and line."""
     try:
-        document = read_document(Path(path))
+        document = read_document(as_path(path, "path"))
     except InvalidMachine as error:
         message = error.message.replace("machine files", "files of intrinsics")
         raise InvalidIntrinsic(message, where=error.where, help="a mapping with a list `intrinsics`") from error

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 from pathlib import Path
 from typing import Any, Final
 
 from tilewright.errors import InvalidMachine, nearest
 from tilewright.fields import Place
+from tilewright.files import as_path
 from tilewright.machine.description import Accelerator, Cpu, Gpu, Machine
 from tilewright.machine.reading import FILES, Document, read_document
 
@@ -28,33 +30,32 @@ def naming(word: str) -> list[str]:
     return [name for name in names()[1:] if whole.search((FILES / f"{name}.yaml").read_text("utf-8"))]
 
 
-def resolve(name_or_path: str | Path) -> Machine:
+def resolve(name_or_path: str | os.PathLike[str]) -> Machine:
     """The machine of that name, or described by that YAML file.
 
     A file may start from another machine with `extends: NAME` (or a path relative to the file) and state only what
     differs: nested mappings are merged (null takes an entry away), lists replace, and `features` and `intrinsics` also
     take `{add: [...], remove: [...]}`. Raises InvalidMachine naming file, line, field, value and what would be legal.
     """
-    text = str(name_or_path)
-    if not _is_path(name_or_path):
-        if text == "host":
+    if isinstance(name_or_path, str) and not _is_path(name_or_path):
+        if name_or_path == "host":
             from tilewright.machine.detect import host  # detection reads the files through this module
 
             return host()
-        if text not in names():
-            raise _unknown(text)
-        return _listed_machine(text)
-    return _read(Path(name_or_path))
+        if name_or_path not in names():
+            raise _unknown(name_or_path)
+        return _listed_machine(name_or_path)
+    return _read(as_path(name_or_path, "machine"))
 
 
-def resolve_cpu(name_or_path: str | Path) -> Cpu:
+def resolve_cpu(name_or_path: str | os.PathLike[str]) -> Cpu:
     """`resolve` for callers that generate CPU code; raises InvalidMachine for a GPU or accelerator."""
     machine = resolve(name_or_path)
     if not isinstance(machine, Cpu):
         cpus = [name for name in names()[1:] if isinstance(_listed_machine(name), Cpu)]
         raise InvalidMachine(
             f"{machine.name} is of kind {machine.kind}, and a CPU is needed",
-            where=str(name_or_path),
+            where=os.fspath(name_or_path),
             help="one of " + ", ".join(["host", *cpus]),
         )
     return machine
@@ -72,8 +73,8 @@ def _listed_machine(name: str) -> Machine:
     return _read(FILES / f"{name}.yaml")
 
 
-def _is_path(value: str | Path) -> bool:
-    return isinstance(value, Path) or value.endswith((".yaml", ".yml")) or "/" in value
+def _is_path(name: str) -> bool:
+    return name.endswith((".yaml", ".yml")) or "/" in name
 
 
 def _unknown(name: str, where: str = "") -> InvalidMachine:

@@ -5,13 +5,13 @@ Needs matplotlib, and leaves its settings and its list of open figures as they w
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 from tilewright.errors import InvalidArgument, MissingExtra
-from tilewright.files import write_file
+from tilewright.files import as_path, write_file
 from tilewright.report import bars, curves, scatter
 from tilewright.reproduce.pictures import Bars, Curves, Picture, Scatter
 
@@ -26,8 +26,9 @@ _STYLE = {
 }  # fmt: skip
 
 
-def check(path: Path) -> None:
+def check(path: str | os.PathLike[str]) -> None:
     """Raises CompileError where `draw` could not write `path`, as far as that shows before there are pictures."""
+    path = as_path(path, "--plot")
     if path.suffix.lower() not in SUFFIXES:
         raise InvalidArgument(f"{path.name!r} has no suffix of a picture", where="--plot",
                               help=f"end it in {', '.join(SUFFIXES)}")  # fmt: skip
@@ -36,8 +37,9 @@ def check(path: Path) -> None:
     _matplotlib()
 
 
-def draw(pictures: Sequence[Picture], path: Path) -> None:
+def draw(pictures: Sequence[Picture], path: str | os.PathLike[str]) -> None:
     """Draw to `path`; its suffix says which format. Raises CompileError where the file cannot be written."""
+    path = as_path(path, "--plot")
     check(path)
     drawn = render(pictures, path.suffix.lower())
     write_file(path, drawn, where="--plot")

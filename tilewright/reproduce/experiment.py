@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from math import inf
-from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from tilewright.dataclass import dataclass
@@ -68,7 +67,7 @@ class Experiment:
         function: Callable[..., Report] = import_module(self.module).report
         return function(**given)
 
-    def stored(self, path: Path) -> Report:
+    def stored(self, path: str | os.PathLike[str]) -> Report:
         """The outcome that a file has as JSON. Raises InvalidFile if it has none that can be shown."""
         if not self.measured:
             self._lacks("stored results to show", [each.name for each in EXPERIMENTS if each.measured])
@@ -80,7 +79,7 @@ class Experiment:
             InvalidFile, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError
         ) as error:  # fmt: skip
             reason = f"there is no {error}" if isinstance(error, KeyError) else getattr(error, "message", str(error))
-            raise InvalidFile(f"this is no result of {self.name}: {reason}", where=str(path),
+            raise InvalidFile(f"this is no result of {self.name}: {reason}", where=os.fspath(path),
                               help=f"tilewright reproduce {self.name} --json > FILE") from error  # fmt: skip
         return report
 

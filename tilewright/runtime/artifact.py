@@ -88,8 +88,9 @@ class Artifact:
     @classmethod
     def read(cls, path: str | PathLike[str]) -> Artifact:
         """Read a `.twm` and check it, without loading its code. Raises InvalidFile, which says what is wrong."""
+        path = as_path(path)
         try:
-            blocks = read_archive(as_path(path))
+            blocks = read_archive(path)
         except FileNotFoundError:
             raise missing(path) from None
         except OSError as error:

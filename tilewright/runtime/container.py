@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from os import PathLike
+from os import PathLike, fspath
 
 from tilewright.options import Options
 from tilewright.runtime.artifact import Artifact
@@ -27,15 +27,15 @@ def load(
     again, with a warning; without `rebuild` that is an InvalidFile that says what is missing. Code for a GPU runs on
     `device`.
     """
-    artifact = Artifact.read(path)
+    artifact, name = Artifact.read(path), fspath(path)
     manifest = artifact.manifest
     lacking = missing_features(manifest.features)
     foreign = not same_platform(manifest.triple)
     if rebuild and manifest.code == "object" and (foreign or lacking):
         needs = f"a machine of kind {manifest.triple}" if foreign else f"the CPU features {', '.join(lacking)}"
         message = (
-            f"{path}: its code needs {needs}, and is compiled again for this machine; "
-            f"`tilewright compile {path} --rebuild -o FILE` keeps the result"
+            f"{name}: its code needs {needs}, and is compiled again for this machine; "
+            f"`tilewright compile {name} --rebuild -o FILE` keeps the result"
         )
         warnings.warn(message, stacklevel=3)
         artifact = rebuild(artifact)

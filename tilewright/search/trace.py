@@ -84,9 +84,11 @@ class Trace:
     def read(cls, path: str | os.PathLike[str]) -> Trace:
         """The trace in a file, without a last line that is half written. Raises InvalidFile where it is damaged."""
         content = read_bytes(path, help="a file that a search wrote", limit=TEXT_BYTES)
-        trace, _ = parse_trace(content, str(path))
+        trace, _ = parse_trace(content, os.fspath(path))
         if trace is None:
-            raise InvalidFile("the file has no header of a search", where=str(path), help="a file that a search wrote")
+            raise InvalidFile(
+                "the file has no header of a search", where=os.fspath(path), help="a file that a search wrote"
+            )
         return trace
 
     def curve(self) -> tuple[tuple[int, float, float], ...]:
@@ -145,7 +147,7 @@ class TraceFile:
     """
 
     def __init__(self, path: str | os.PathLike[str], header: Header) -> None:
-        self.path = str(path)
+        self.path = os.fspath(path)
         self._file = open_locked(path, "trace", TEXT_BYTES)
         try:
             self.stored = self._opened(header)

@@ -15,9 +15,9 @@ whenever the running value M changes from `old` to `new`.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidExpression
@@ -44,14 +44,16 @@ class TileFile:
     tree: TileTree
 
 
-def read_tile_file(path: Path, kernels: Mapping[str, MicroKernelRef] | None = None) -> TileFile:
+def read_tile_file(path: str | os.PathLike[str], kernels: Mapping[str, MicroKernelRef] | None = None) -> TileFile:
     """Read a file; raises CompileError with the line at fault, also where it cannot be read."""
     content = read_bytes(path, InvalidTree, limit=MAX_BYTES)
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InvalidTree(f"is not UTF-8 text at byte {error.start}", where=str(path), help="UTF-8 text") from error
-    return parse_tile_file(text, kernels, where=str(path))
+        raise InvalidTree(
+            f"is not UTF-8 text at byte {error.start}", where=os.fspath(path), help="UTF-8 text"
+        ) from error
+    return parse_tile_file(text, kernels, where=os.fspath(path))
 
 
 def parse_tile_file(

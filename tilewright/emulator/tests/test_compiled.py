@@ -46,6 +46,29 @@ def test_a_sum(kernel: Callable[[str], Any], emulate: Emulate) -> None:
     assert result.counts.to_json()["global_requests"] > 0
 
 
+@pytest.mark.parametrize("grid", [4, np.int64(4), (4,), [4, 1], np.array([4, 1, 1])])
+def test_a_number_is_a_grid_along_x(grid: Any, emulate: Emulate) -> None:
+    x, out = np.ones(992, np.float32), np.zeros(992, np.float32)
+    emulate(load_compiled(str(FOLDER / "add_sm80.json")), grid=grid, args=[x, x, out, 992])
+    assert (out == 2).all()
+
+
+@pytest.mark.parametrize("name", ["grid", "block", "cluster"])
+@pytest.mark.parametrize("value", [4.0, "4", None, True, (4.0,), [True], lambda meta: (4,), {"x": 4}, np.ones(1)])
+def test_what_is_no_extent_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(InvalidArgument, match=f"of type {type(value).__name__}") as raised:
+        run(load_compiled(FOLDER / "add_sm80.json"), **{"grid": 4, name: value})
+    assert raised.value.where == name
+    assert raised.value.help == "a whole number, or one to three as (4, 2, 1)"
+
+
+@pytest.mark.parametrize("name", ["grid", "block"])
+def test_no_blocks_or_threads_are_refused(name: str) -> None:
+    """A block of 0 threads was taken for one that is left out."""
+    with pytest.raises(InvalidArgument, match="1 or more"):
+        run(load_compiled(FOLDER / "add_sm80.json"), **{"grid": 4, name: 0})
+
+
 def test_a_softmax(kernel: Callable[[str], Any], emulate: Emulate) -> None:
     x = RANDOM.standard_normal((5, 304)).astype(np.float32)
     out = np.zeros_like(x)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidModel, MissingExtra, Unsupported
-from tilewright.files import reason
+from tilewright.files import as_path, reason
 from tilewright.frontend.onnx.content import Content, FileBytes
 from tilewright.frontend.onnx.weights import Weights, without_weights
 
@@ -48,13 +49,14 @@ def read_source(model: Any) -> Source:
 
     Raises InvalidModel for a file that cannot be opened, and for what is none of these.
     """
-    if isinstance(model, str | Path):
+    if isinstance(model, str | os.PathLike):
+        path = as_path(model, "model")
         try:
-            return Source(FileBytes.opened(Path(model), _MOST_BYTES), str(model), Path(model).parent)
+            return Source(FileBytes.opened(path, _MOST_BYTES), str(path), path.parent)
         except FileNotFoundError:
-            raise InvalidModel("there is no such file", where=str(model), help=_HELP) from None
+            raise InvalidModel("there is no such file", where=str(path), help=_HELP) from None
         except OSError as failure:
-            raise InvalidModel(f"cannot be read: {reason(failure)}", where=str(model), help=_HELP) from failure
+            raise InvalidModel(f"cannot be read: {reason(failure)}", where=str(path), help=_HELP) from failure
     if isinstance(model, bytes | bytearray | memoryview):
         return Source(memoryview(bytes(model)), "model")
     if type(model).__name__ != "ModelProto":

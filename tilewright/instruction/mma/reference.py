@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from tilewright.dataclass import dataclass
 from tilewright.errors import CompileError, InvalidFile, ScheduleError
-from tilewright.files import read_text
+from tilewright.files import as_path, read_text
 from tilewright.instruction.mma.deduce import Deduction, deduce_mma
 from tilewright.instruction.mma.policy import Switches, switches_of
 from tilewright.instruction.mma.problem import MmaProblem
@@ -45,8 +45,9 @@ class Recorded:
     answer: Answer
 
 
-def read_recorded(path: Path) -> list[Recorded]:
+def read_recorded(path: str | os.PathLike[str]) -> list[Recorded]:
     """All rows of a file; raises InvalidFile naming line and column for what cannot be read."""
+    path = as_path(path, "path")
     text = read_text(path)
     reader = csv.DictReader(io.StringIO(text), strict=True)
     try:

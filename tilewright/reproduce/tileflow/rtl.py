@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -18,7 +19,7 @@ from tilewright.dataclass import dataclass
 from tilewright.errors import InvalidFile
 from tilewright.expr.graph import Graph
 from tilewright.expr.text import parse_graph
-from tilewright.files import read_text
+from tilewright.files import as_path, read_text
 from tilewright.machine.registry import resolve
 from tilewright.tiles.analysis import Analysis, Mode, analyse
 from tilewright.tiles.file import TileFile
@@ -80,12 +81,12 @@ def errors(cases: Sequence[Case]) -> Errors:
     return Errors(float(np.mean(off)), max(off), float(correlation**2))
 
 
-def gemm_cases(path: Path, mode: Mode = "stepwise") -> list[Case]:
+def gemm_cases(path: str | os.PathLike[str], mode: Mode = "stepwise") -> list[Case]:
     """The rows of a file of single products. Raises InvalidFile with line and column where it is none."""
     return _cases(path, GEMM_COLUMNS, gemm, mode)
 
 
-def fused_cases(path: Path, mode: Mode = "stepwise", columns: Sequence[str] = ()) -> list[Case]:
+def fused_cases(path: str | os.PathLike[str], mode: Mode = "stepwise", columns: Sequence[str] = ()) -> list[Case]:
     """The rows of a file of two fused products, with more `columns`. Raises InvalidFile with line and column."""
     return _cases(path, (*FUSED_COLUMNS, *columns), fused, mode)
 
@@ -108,8 +109,9 @@ def fused(row: Row) -> TileFile:
     return _file(_products(row["M1"], row["N1"], row["K1"], row["N2"]), tree)
 
 
-def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
+def read_rows(path: str | os.PathLike[str], columns: Sequence[str]) -> list[Row]:
     """The rows of a CSV file with positive whole numbers. Raises InvalidFile with line, column and what it has."""
+    path = as_path(path, "path")
     reader = csv.DictReader(io.StringIO(read_text(path)))
     missing = [name for name in columns if name not in (reader.fieldnames or ())]
     if missing:
@@ -127,7 +129,9 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
     return found
 
 
-def _cases(path: Path, columns: Sequence[str], build: Callable[[Row], TileFile], mode: Mode) -> list[Case]:
+def _cases(
+    path: str | os.PathLike[str], columns: Sequence[str], build: Callable[[Row], TileFile], mode: Mode
+) -> list[Case]:
     machine, found = resources(resolve(MACHINE)), []
     for row in read_rows(path, columns):
         file = build(row)
