@@ -5,6 +5,7 @@ from __future__ import annotations
 from tilewright.dataclass import dataclass
 from tilewright.fields import Readable, optional, real, record, required, several, string, whole
 
+APART, FUSED = "a kernel each", "one kernel"  # what a decision about products in one kernel chooses, and begins with
 ASKED = "it was asked for"  # the reason of a choice that no rule made
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 from tilewright.dataclass import dataclass
 from tilewright.fields import Readable, count, flag, items, optional, record, required, several, size, string, whole
 
+OF_PARTS: Final = ".parts"  # ends the name of a launch whose partial sums the launch of that name adds up
 BUFFER_ALIGN: Final = 256  # bytes: alignment of inputs, outputs, and the starts of arena and constants
 
 total: Final = whole(0, 90)  # what is only printed, such as floating-point operations

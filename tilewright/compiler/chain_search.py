@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilewright.compiler.chains import APART, FUSED, fusions
+from tilewright.compiler.chains import fusions
 from tilewright.compiler.plan import Plan
 from tilewright.compiler.timer import Timer
 from tilewright.dataclass import dataclass
-from tilewright.decision import Cost, Decision
+from tilewright.decision import APART, FUSED, Cost, Decision
 from tilewright.fields import Readable, flag, record, required, string
 
 

@@ -14,7 +14,7 @@ from tilewright.compiler.plan import ChooseProduct
 from tilewright.compiler.planning import Planning
 from tilewright.compiler.products import unit_loops
 from tilewright.compiler.rows import group_statements
-from tilewright.decision import Decision
+from tilewright.decision import APART, FUSED, Decision
 from tilewright.expr.affine import affine, simplify
 from tilewright.expr.core import Axis, Compute, Const, Expr, Read, Tensor, select, static_shape, walk
 from tilewright.expr.graph import Loop
@@ -32,7 +32,6 @@ from tilewright.tiles.windows import inside
 
 Judge = Callable[[tuple[Group, ...]], tuple[tuple[MappedProduct, ...], Decision]]
 
-APART, FUSED = "a kernel each", "one kernel"
 TIMED = "it was timed as the faster one"
 
 

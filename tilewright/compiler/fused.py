@@ -7,8 +7,6 @@ from dataclasses import replace
 from itertools import pairwise
 
 from tilewright.compiler.chains import (
-    APART,
-    FUSED,
     TIMED,
     expected_layout,
     fusion_of,
@@ -31,7 +29,7 @@ from tilewright.compiler.planning import Planning, points
 from tilewright.compiler.products import unit_loops
 from tilewright.compiler.rows import lanes_of, place_constants
 from tilewright.dataclass import dataclass
-from tilewright.decision import ASKED, Cost, Decision, Refusal, keep
+from tilewright.decision import APART, ASKED, FUSED, Cost, Decision, Refusal, keep
 from tilewright.expr.core import Axis, Const, Expr, Read, Tensor
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.graph import Loop

@@ -15,7 +15,7 @@ from xdsl.dialects.builtin import ModuleOp
 from tilewright.codegen.amdgpu import pipeline as amd
 from tilewright.codegen.amdgpu import target as amd_target
 from tilewright.codegen.gpu.target import GpuTarget, described
-from tilewright.codegen.host_program import Launch
+from tilewright.codegen.host_program import OF_PARTS, Launch
 from tilewright.codegen.nvptx import pipeline as nvidia
 from tilewright.codegen.nvptx.simt import LANES
 from tilewright.compiler.plan import Plan
@@ -35,8 +35,6 @@ from tilewright.machine import targets
 from tilewright.machine.description import Gpu
 from tilewright.options import Options
 from tilewright.tiles.machines import program_resources
-
-_OF_PARTS = ".parts"  # behind the name of a kernel: what sums parts for it
 
 
 def _check_runs(machine: Gpu) -> None:
@@ -88,7 +86,7 @@ def generate(plan: Plan, placement: Placement, machine: Gpu, options: Options) -
     tiles = print_module(program)
     distribute(program, options)
     made = nvidia.generate(program)
-    made = replace(made, launches=_with_cycles(plan, _named(made.launches, names)))
+    made = replace(made, launches=_with_predictions(plan, _named(made.launches, names)))
     return Generated(made.ptx.encode(), placement.packed(plan), print_module(program), tiles, made)
 
 
@@ -103,17 +101,21 @@ def _named(launches: Sequence[Launch], names: Mapping[str, Sequence[str]]) -> tu
         known = names.get(kernel, (kernel,))
         own = known[done[launch.kernel]] if counts[launch.kernel] == len(known) else known[0]
         done[launch.kernel] += 1
-        found.append(replace(launch, name=own if kernel == launch.kernel else f"{own}{_OF_PARTS}"))
+        found.append(replace(launch, name=own if kernel == launch.kernel else f"{own}{OF_PARTS}"))
     return tuple(found)
 
 
-def _with_cycles(plan: Plan, launches: Sequence[Launch]) -> tuple[Launch, ...]:
-    """The launches with the predicted cycles of their kernels: of a sum in parts both kernels' are the first one's."""
+def _with_predictions(plan: Plan, launches: Sequence[Launch]) -> tuple[Launch, ...]:
+    """The launches with the instruction and the predicted cycles of their kernels.
+
+    Of a sum in parts the first kernel, which multiplies, has the instruction, and the cycles of both.
+    """
     names = {each.name for each in launches}
-    cycles = {each.name: round(each.cycles) for each in plan.kernels}
-    parts = {f"{name}{_OF_PARTS}": name for name in cycles if f"{name}{_OF_PARTS}" in names}
-    cycles |= {first: cycles[name] for first, name in parts.items()} | dict.fromkeys(parts.values(), 0)
-    return tuple(replace(each, cycles=cycles.get(each.name, 0)) for each in launches)
+    known = {each.name: (round(each.cycles), each.instruction) for each in plan.kernels}
+    parts = {f"{name}{OF_PARTS}": name for name in known if f"{name}{OF_PARTS}" in names}
+    known |= {first: known[name] for first, name in parts.items()} | dict.fromkeys(parts.values(), (0, ""))
+    found = ((each, *known.get(each.name, (0, ""))) for each in launches)
+    return tuple(replace(launch, cycles=cycles, instruction=instruction) for launch, cycles, instruction in found)
 
 
 def form(program: ModuleOp, name: str, options: Options, where: str = "") -> str | bytes:

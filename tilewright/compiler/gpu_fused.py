@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tilewright.compiler.chains import (
-    APART,
-    FUSED,
     TIMED,
     fusion_of,
     given_trees,
@@ -22,7 +20,7 @@ from tilewright.compiler.planning import Planning, points
 from tilewright.compiler.products import operand_of, work_of
 from tilewright.compiler.rows import fill_borders
 from tilewright.dataclass import dataclass
-from tilewright.decision import ASKED, Cost, Decision, Refusal, keep
+from tilewright.decision import APART, ASKED, FUSED, Cost, Decision, Refusal, keep
 from tilewright.expr import dtypes
 from tilewright.expr.core import Const, Tensor, static_shape
 from tilewright.expr.dtypes import INDEX

@@ -73,14 +73,16 @@ def plan_product(planning: Planning, group: Group, machine: Gpu) -> None:
     chosen = tile_of(*(each.operand for each in factors))
     work, shape = chosen.work, chosen.shape
     records = planning.intrinsics
-    running = product.on(records.find(shape.intrinsic)) if shape.intrinsic in records else product  # multiply-adds
+    instruction = shape.intrinsic if shape.intrinsic in records else ""  # without one: multiply-adds
+    running = product.on(records.find(instruction)) if instruction else product
     plan.decisions[position:position] = [replace(decision, chosen=str(running))]
     plan.decisions.append(chosen.decision)
     kernel, divided = schedule_blocks(work, shape, group.kernel, chosen.loops)
     plan.decisions.append(divided)
     name = planning.name_kernel(group.kernel)
     cycles = cycles_of_rule(kernel, chosen.decision)
-    planning.add_scheduled(name, kernel, divided, (result.output.name,), 2 * points(node), cycles=cycles)
+    flops = 2 * points(node)
+    planning.add_scheduled(name, kernel, divided, (result.output.name,), flops, cycles=cycles, instruction=instruction)
     plan.products[node.name] = {
         "kernel": name, **running.to_json(), "instruction": shape.intrinsic, "precision": shape.precision,
         "block": [shape.m, shape.n, shape.k], "warps": list(shape.warps), "stages": shape.stages,

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from tilewright.compiler.chain_search import TimedChain, timed_chains
-from tilewright.compiler.chains import FUSED, fusions
+from tilewright.compiler.chains import fusions
 from tilewright.compiler.digest import compiler_digest
 from tilewright.compiler.joint import candidates, default_choice
 from tilewright.compiler.make_plan import make_plan, prepare
@@ -32,7 +32,7 @@ from tilewright.compiler.neighbourhood import neighbourhood, shape_digest, struc
 from tilewright.compiler.plan import ChooseProduct, Kernel, Plan
 from tilewright.compiler.timer import TURNS, Timer, content, own_kernels, own_of_each
 from tilewright.dataclass import dataclass
-from tilewright.decision import Cost, Decision, Refusal
+from tilewright.decision import FUSED, Cost, Decision, Refusal
 from tilewright.errors import CompileError, InvalidArgument
 from tilewright.expr import serialize
 from tilewright.expr.core import Compute

@@ -7,16 +7,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, field
 from typing import Any
 
-from tilewright.codegen.host_program import Launch
+from tilewright.codegen.host_program import OF_PARTS, Launch
 from tilewright.dataclass import dataclass
-from tilewright.decision import Decision
+from tilewright.decision import APART, FUSED, Cost, Decision
 from tilewright.errors import InvalidArgument
 from tilewright.machine.description import Cpu
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.manifest import Manifest
+from tilewright.runtime.peak_rates import PeakRates, machine_of
 from tilewright.runtime.profile import TABLE_COLUMNS, Profile, measured_roofline, shortened
 
 TOP = 3
+_NOT_ONE = "not with "  # begins the line about a chain that is several kernels; a long reason is cut
+_REFUSED = "; refused: "
 _NAME_ROOM = 24  # for the name of a tensor in a summary
 #: What a summary says of a kernel, and how the subjects of the decisions that say it begin.
 _ASPECTS = {
@@ -32,7 +35,8 @@ class KernelSummary:
     """Launches that do the same, `names` in the order of a call; operations, bytes and times are those of all of them.
 
     `cycles` are 0 without a model. Predicted seconds and what bounds them are None where the rates of the machine were
-    not measured, measured ones where nothing was run.
+    not measured, measured ones where nothing was run. `peak_seconds` (`PeakRates`) are what kernels are compared by
+    where one of them has no model, else None.
     """
 
     names: tuple[str, ...]
@@ -45,6 +49,7 @@ class KernelSummary:
     predicted_seconds: float | None = None
     least_seconds: float | None = None
     measured_seconds: float | None = None
+    peak_seconds: float | None = None
 
     @property
     def seconds(self) -> float | None:
@@ -68,9 +73,11 @@ class Explanation:
     threads: int
     machine: Cpu | None = None
     profile: Profile | None = None
+    peak: PeakRates | None = field(init=False)
     kernels: tuple[KernelSummary, ...] = field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "peak", self._peak())
         object.__setattr__(self, "kernels", tuple(self._summaries()))
 
     @classmethod
@@ -112,8 +119,25 @@ class Explanation:
 
     # Summaries ------------------------------------------------------------------------------------------------
 
+    def _peak(self) -> PeakRates | None:
+        """The rates by which all kernels are compared where nothing was measured and one of them has no model."""
+        if self.profile is not None or not self._without_model():
+            return None
+        machine = self.machine or machine_of(self.manifest.machine, self.manifest.triple)
+        return None if machine is None else PeakRates(machine, self.threads)
+
+    def _without_model(self) -> list[Launch]:
+        """The launches without predicted cycles, of their own or of the kernel whose parts they sum."""
+        launches = self.manifest.launches
+        modelled = {launch.name for launch in launches if launch.cycles}
+        return [each for each in launches if each.name not in modelled and f"{each.name}{OF_PARTS}" not in modelled]
+
     def _summaries(self) -> list[KernelSummary]:
-        """One for all launches that do the same, the most expensive first."""
+        """One for all launches that do the same, the most expensive first.
+
+        Time is compared: measured, predicted, or the least possible, but one of these for all kernels. Cycles of a
+        model and the least cycles at peak rates are of different size.
+        """
         about: dict[str, list[Decision]] = {}
         for decision in self.decisions:
             about.setdefault(decision.kernel, []).append(decision)
@@ -121,6 +145,8 @@ class Explanation:
         for number, launch in enumerate(self.manifest.launches):
             alike.setdefault(_likeness(launch, about.get(launch.name, ())), []).append(number)
         found = [self._summary_of(numbers, about) for numbers in alike.values()]
+        if self.peak is not None:
+            return sorted(found, key=lambda each: (-(each.peak_seconds or 0.0), -each.flops, -each.bytes))
         return sorted(found, key=lambda each: (-(each.seconds or 0.0), -each.cycles, -each.flops, -each.bytes))
 
     def _summary_of(self, numbers: Sequence[int], about: Mapping[str, Sequence[Decision]]) -> KernelSummary:
@@ -141,6 +167,7 @@ class Explanation:
             predicted_seconds=estimate.seconds * len(launches) if estimate else None,
             least_seconds=least * len(launches) if least is not None else None,
             measured_seconds=sum(self.profile[number].seconds for number in numbers) if self.profile else None,
+            peak_seconds=sum(map(self.peak.seconds, launches)) if self.peak else None,
         )
 
     def _total(self) -> float:
@@ -168,6 +195,13 @@ class Explanation:
         if self.profile is not None:
             line += f", {_time(self.profile.seconds)} measured"
         lines = textwrap.wrap(line, columns, break_on_hyphens=False)
+        if self.peak is not None:
+            without, machine = len(self._without_model()), self.peak.machine.name
+            line = (
+                f"ranked by an estimate, the larger of operations at the peak of {machine} and of bytes at the rate of "
+                f"its memory: {without} of {count} kernels have no model of their time"
+            )
+            lines += textwrap.wrap(line, columns, break_on_hyphens=False)
         by: dict[str, float] = {}
         for each in self.kernels:
             if each.bound is not None:
@@ -188,9 +222,12 @@ class Explanation:
         for name, text in (("bound by", self._bound(kernel)), *_said(kernel)):
             if text:
                 head = f"   {name:9}"
+                long = text.startswith(_NOT_ONE) and _REFUSED in text  # all of the reason is in the decision itself
+                most = None if not long else 1 if text.index(_REFUSED) < columns // 2 else 2
                 lines += textwrap.wrap(
-                    text, columns, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False
-                )
+                    text, columns, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False,
+                    max_lines=most, placeholder=" …",
+                )  # fmt: skip
         return lines
 
     def _times(self, kernel: KernelSummary) -> str:
@@ -203,7 +240,11 @@ class Explanation:
             found.append(f"{kernel.cycles:,} cycles predicted")
         if kernel.measured_seconds is not None:
             found.append(f"{_time(kernel.measured_seconds)} measured")
-        return ", ".join(found) or f"{kernel.flops:,} operations, {kernel.bytes:,} bytes, no model of its time"
+        if not found:
+            found = [f"{kernel.flops:,} operations, {kernel.bytes:,} bytes, no model of its time"]
+        if kernel.peak_seconds is not None:
+            found.append(f"at least {_time(kernel.peak_seconds)}")
+        return ", ".join(found)
 
     def _bound(self, kernel: KernelSummary) -> str:
         """What bounds it and the rate of that, as predicted or measured, with the part of the ceiling that it is."""
@@ -234,12 +275,41 @@ def _said(kernel: KernelSummary) -> Iterator[tuple[str, str]]:
                 tensor = shortened(decision.subject.partition(" of ")[2], _NAME_ROOM)
                 yield name, f"{tensor} as {decision.chosen.partition(' as ')[0]}, {decision.reason.rpartition('; ')[2]}"
                 continue
+            if name == "fused":
+                yield name, _fusion(decision)
+                continue
             runner_up = decision.runner_up.partition(" with vectors of ")[0]
             runner_up = decision.runner_up if runner_up == decision.chosen else runner_up
-            runner_up = runner_up.partition(",")[0] if name == "fused" else runner_up  # without tiles and blocks
-            second = f"; second: {runner_up}{_worse(decision)}" if runner_up else ""
+            second = f"; second: {runner_up}{_runner_up_cost(decision)}" if runner_up else ""
             refused = f"; {len(decision.refused)} refused" if decision.refused else ""
             yield name, f"{decision.chosen}{_reason(decision)}{second}{refused}"
+
+
+def _fusion(decision: Decision) -> str:
+    """With what a kernel is fused, or with what it is not and why: the first reason, and how many others there are."""
+    head, *tile = decision.chosen.partition(",")
+    others = decision.subject.partition(" of ")[2].split(" + ")[:-1]  # a chain: this kernel is that of its last part
+    named = " and ".join(shortened(each, _NAME_ROOM) for each in others)
+    chosen = f"{FUSED} with {named}{''.join(tile)}" if named and head == FUSED else decision.chosen
+    if named and head == APART:
+        chosen = f"{_NOT_ONE}{named}"
+        if decision.cost is None and decision.refused:
+            return f"{chosen}{_first_refused(decision)}"
+    second = decision.runner_up.partition(",")[0]  # without tiles and blocks
+    second = f"; second: {second}{_runner_up_cost(decision)}" if second else ""
+    return f"{chosen}{_reason(decision)}{second or _first_refused(decision)}"
+
+
+def _first_refused(decision: Decision) -> str:
+    """The first candidate that is refused, with what it costs or the rule that it breaks."""
+    if not decision.refused:
+        return ""
+    first, *others = decision.refused
+    more = f"; {len(others)} more" if others else ""
+    if cost := _worse(decision.cost, first.cost):
+        return f"{_REFUSED}{first.candidate.partition(',')[0]}{cost}{more}"
+    candidate = "" if first.candidate == FUSED else f"{first.candidate}, "
+    return f"{_REFUSED}{candidate}{first.rule}{f': {first.values}' if first.values else ''}{more}"
 
 
 def _reason(decision: Decision) -> str:
@@ -249,14 +319,19 @@ def _reason(decision: Decision) -> str:
     return f": {decision.reason}"
 
 
-def _worse(decision: Decision) -> str:
-    """How much more what came second costs."""
-    first, second = decision.cost, decision.runner_up_cost
+def _runner_up_cost(decision: Decision) -> str:
+    """How much more what came second costs, else the reason in words."""
+    reason = f" ({decision.runner_up_reason})" if decision.runner_up_reason else ""
+    return _worse(decision.cost, decision.runner_up_cost) or reason
+
+
+def _worse(first: Cost | None, second: Cost | None) -> str:
+    """How much more the second costs; empty where that is not known."""
     pairs = [] if first is None or second is None else [(second.seconds, first.seconds), (second.cycles, first.cycles)]
     for there, here in pairs:
         if there is not None and here:
             return f", {there / here - 1:+.1%}" if there != here else ", at the same cost"
-    return f" ({decision.runner_up_reason})" if decision.runner_up_reason else ""
+    return ""
 
 
 def _time(seconds: float) -> str:

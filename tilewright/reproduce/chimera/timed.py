@@ -10,9 +10,9 @@ from functools import cached_property
 from math import exp, log
 from typing import Any, ClassVar, NamedTuple
 
-from tilewright.compiler.chains import FUSED, fusions
+from tilewright.compiler.chains import fusions
 from tilewright.dataclass import dataclass
-from tilewright.decision import Decision
+from tilewright.decision import FUSED, Decision
 from tilewright.errors import InvalidArgument
 from tilewright.fields import Readable, choice, flag, optional, rate, record, required, several, string
 from tilewright.graph.chain.workloads import GEMM_CHAINS

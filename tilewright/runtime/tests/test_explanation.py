@@ -70,6 +70,68 @@ def test_a_profile_puts_measured_times_beside_predicted_ones() -> None:
     assert "50% of the time, 600 µs predicted, 2 ms measured" in found.text()
 
 
+CHAIN = Decision(
+    "fusion of a.block.of.a.long.name.0.convolution + conv", "a kernel each", "they cannot be one",
+    refused=(Refusal("one kernel", "relu is read elsewhere too", "3 times"), Refusal("one kernel", "a block fits L2")),
+    kernel="conv+relu",
+)  # fmt: skip
+ONE = replace(CHAIN, subject="fusion of first + rows + conv", chosen="one kernel, 4 rows", reason="it pays", refused=())
+
+
+@pytest.mark.parametrize(
+    ("decision", "expected"),
+    [
+        (replace(CHAIN, subject="fusion of a.block.of.one.name + b.block.of.another.name + conv"),
+         "not with a.block.of.one.name and b.block.of.another.name; refused: relu is read elsewhere too: 3 times; "
+         "1 more"),
+        (replace(CHAIN, subject="fusion of a + conv"),
+         "not with a; refused: relu is read elsewhere too: 3 times; 1 more"),
+        (CHAIN, "not with a.block.of.a…convolution; refused: relu is read elsewhere …"),
+        (replace(CHAIN, subject="fusion of a + conv", refused=(replace(CHAIN.refused[0], rule="a" + " word" * 30),)),
+         "not with a; refused: a word word word word word word word word …"),
+        (replace(CHAIN, cost=Cost(cycles=79e6), runner_up="one kernel, 1 row", runner_up_cost=Cost(cycles=158e6),
+                 refused=()),
+         "not with a.block.of.a…convolution, 79,000,000 cycles; second: one kernel, +100.0%"),
+        (replace(CHAIN, cost=Cost(cycles=79e6),
+                 refused=(Refusal("one kernel, 4 rows", "it is 1.02 times as fast", "", Cost(cycles=78.21e6)),)),
+         "not with a.block.of.a…convolution, 79,000,000 cycles; refused: one kernel, -1.0%"),
+        (ONE, "one kernel with first and rows, 4 rows: it pays"),
+        (replace(FUSED, refused=(Refusal("with y", "it reduces"),)),
+         "with relu: its only consumer reads it point by point; refused: with y, it reduces"),
+    ],
+)  # fmt: skip
+def test_a_fusion_says_with_whom_and_why_not(decision: Decision, expected: str) -> None:
+    """It said "a kernel each: they cannot be one; 1 refused"."""
+    found = Explanation(manifest(PRODUCT), (decision,), 1)
+    lines = found.text(top=1).splitlines()
+    assert f"fused    {expected}" in re.sub(r"\n {12}", " ", "\n".join(lines))
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("machine", ["", "a file of the user", "x86-64-v3", "znver5"])
+def test_kernels_without_a_model_are_compared_with_others(machine: str) -> None:
+    """A copy of few cycles came before a sort of a thousand times as many bytes, which has no cycles."""
+    sort = replace(SORT, bytes=8_000_000_000)
+    given = replace(manifest(COPY, sort), machine=machine)
+    found = Explanation(given, (), 1)
+    assert [each.names for each in found.kernels] == [("sort",), ("copy",)]
+    assert found.kernels[0].peak_seconds > 100 * found.kernels[1].peak_seconds > 0
+    text = found.text().replace("\n", " ")
+    assert "ranked by an estimate, the larger of operations at the peak of" in text
+    assert "1 of 2 kernels have no model of their time" in text
+    assert re.search("1. sort: 1,000 operations, 8,000,000,000 bytes, no model of its time, at least .* ms", text)
+    assert re.search("2. copy: 10,000 cycles predicted, at least .* µs", text)
+    assert found.to_json()["kernels"][0]["peak_seconds"] == found.kernels[0].peak_seconds
+
+
+def test_an_estimate_is_made_only_where_a_model_lacks() -> None:
+    assert [each.peak_seconds for each in Explanation(manifest(COPY, PRODUCT), (), 1).kernels] == [None, None]
+    parts = replace(PRODUCT, name="conv.parts"), replace(PRODUCT, name="conv", cycles=0)
+    found = Explanation(manifest(*parts), (), 1)  # the first has the cycles of both
+    assert [each.peak_seconds for each in found.kernels] == [None, None]
+    assert "ranked" not in found.text()
+
+
 def test_one_kernel_and_all_decisions() -> None:
     found = explanation()
     assert found.text(kernel="conv_1+relu_1").endswith("\n".join(each.explain() for each in (FUSED, MAPPING, TILE)))
