@@ -220,8 +220,11 @@ class Report:
             f"published of an A100; {', '.join(kinds)} by the search that begins nowhere (NHWC); {', '.join(stayed)} "
             f"where it begins at a fixed mapping and leaves that for {LEAST_GAIN:.0%}"
         )
-        bar = min(KINDS, len(self.floats))
-        yield Claim("spec3-E11", "kinds of mapping chosen", "8 of 12", len(kinds), bar, ">=", reason)
+        count, every = len(self.floats), len(named_layers())
+        subject = f"kinds of mapping chosen{'' if count == every else f', {count} of {every} layers run'}"
+        yield Claim(
+            "spec3-E11", subject, f"8 of {every}", len(kinds), min(KINDS, count), ">=", reason, unit=f" of {count}"
+        )
 
     def _integer_claims(self) -> Iterator[Claim]:
         if not self.integers:

@@ -153,7 +153,7 @@ class Report:
         )
         best = float(np.mean([layer.recall(RECALLS[1]) for layer in self.layers]))
         reason = f"published of GPUs; the mean of layers on {self.machine}, whose bar is lower"
-        percent = {"unit": " %", "form": ".1f"}
+        percent: dict[str, Any] = {"unit": " %", "form": ".1f"}
         return (
             Claim("spec3-E5", "pairs of schedules in order", "85.69 %", 100 * compat, 100 * COMPAT, ">=", reason,
                   **percent),

@@ -297,7 +297,7 @@ class Report(Readable):
             f"the mean of {count} chains, whose kernels apart have the blocks of the fused one; published beside "
             "PyTorch, whose library has blocks of its own"
         )
-        percent = {"unit": " %", "form": ".1f"}
+        percent: dict[str, Any] = {"unit": " %", "form": ".1f"}
         dram = f"{reason}. L3 holds C of most chains, so that the second kernel does not read it from memory"
         hits = f"{reason}. What reaches L3 of a fused chain is read for the first time, so that it hits less"
         return (

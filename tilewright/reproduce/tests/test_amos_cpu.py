@@ -49,6 +49,15 @@ def test_claims_are_met_by_their_acceptance() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(("count", "ours", "bar"), [(1, "1 of 1", ">= 1 of 1"), (5, "2 of 5", ">= 4 of 5")])
+def test_kinds_of_mapping_are_of_the_layers_that_ran(count: int, ours: str, bar: str) -> None:
+    """Of one layer, 1 stood beside the published 8 of 12, as met."""
+    some = tuple(layer(f"C{n}", f"({'q' * (n % 2)}p|k|c)", 1.0, 1.0, 1.0, 1.0, 1.0, 1.0) for n in range(count))
+    (claim,) = (each for each in Report("somewhere", 1, some, some, ()).claims if each.name == "spec3-E11")
+    assert (claim.published, claim.shown_ours, claim.shown_bar) == ("8 of 12", ours, bar)
+    assert claim.subject == f"kinds of mapping chosen, {count} of 12 layers run"
+
+
 def test_a_template_that_is_as_fast_does_not_meet_the_gain() -> None:
     """The bar is printed, 1.2; a gain of 1.0 on every layer was told to be met by 0.97."""
     equal = tuple(layer(f"C{n}", "(q|k|c)", 1.0, 1.0, 1.0, 1.0, 1.0, 1.0) for n in range(1, 4))

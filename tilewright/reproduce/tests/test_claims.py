@@ -53,11 +53,15 @@ DEVICES = {
         (7.0, "=", 7.0, "met"), (15.0, "=", 7.0, "differs"), (1.2, ">=", 1.2, "met"), (1.19, ">=", 1.2, "differs"),
         (1.3, "<=", 1.3, "met"), (1.31, "<=", 1.3, "differs"), (float("nan"), ">=", 0.0, "differs"),
         ("16 x 16", "=", "16 x 16", "met"), ("16 x 8", "=", "16 x 16", "differs"), (None, ">=", 1.2, "open"),
-        (None, "=", "16 x 16", "open"),
+        (None, "=", "16 x 16", "open"), (1.0, "±", 1.2, "met"), (1.45, "±", 1.2, "met"), (0.94, "±", 1.2, "differs"),
+        (1.46, "±", 1.2, "differs"), (float("nan"), "±", 1.2, "differs"), (None, "±", 1.2, "open"),
     ],
 )  # fmt: skip
 def test_the_verdict_follows(ours: float | str | None, comparison: str, bar: float | str, verdict: str) -> None:
-    claim = replace(SOME, ours=ours, comparison=comparison, bar=bar, form="" if isinstance(bar, str) else "g")  # type: ignore[arg-type]
+    claim = replace(
+        SOME, ours=ours, comparison=comparison, bar=bar, form="" if isinstance(bar, str) else "g",
+        tolerance=0.2501 if comparison == "±" else 0.0,
+    )  # type: ignore[arg-type]  # fmt: skip
     assert claim.verdict == verdict
     assert claim.to_json()["verdict"] == verdict
 
@@ -71,7 +75,7 @@ def test_a_verdict_cannot_be_stated() -> None:
 @pytest.mark.parametrize(
     "lacking",
     [{"name": ""}, {"subject": " "}, {"published": ""}, {"reason": ""}, {"bar": "", "ours": ""}, {"ours": "1.2"},
-     {"ours": "a", "bar": "b"}],
+     {"ours": "a", "bar": "b"}, {"tolerance": 0.1}, {"comparison": "±"}],
 )  # fmt: skip
 def test_a_claim_that_lacks_something_is_a_bug(lacking: dict[str, str]) -> None:
     with pytest.raises(AssertionError, match="bug"):
@@ -80,6 +84,8 @@ def test_a_claim_that_lacks_something_is_a_bug(lacking: dict[str, str]) -> None:
 
 def test_figures_are_shown_with_their_unit() -> None:
     assert (SOME.shown_ours, SOME.shown_bar) == ("1.00x", ">= 1.20x")
+    near = replace(SOME, comparison="±", bar=6.65, tolerance=0.15 * 6.65)
+    assert (near.shown_ours, near.shown_bar) == ("1.00x", "6.65x ± 1.00x")
     assert replace(SOME, ours=None).shown_ours == "-"
     assert replace(SOME, ours=1.1996).shown_ours == "1.1996x"  # not 1.20x, which the bar is
 

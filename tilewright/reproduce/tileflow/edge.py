@@ -77,8 +77,8 @@ class Report:
         return (
             ratio("spec1-E19", "least words of L1", min(over.values()), L1_LEAST, reason),
             ratio("spec1-E19", "most words of L1", max(over.values()), L1_MOST, reason),
-            points("spec1-E19", f"reads of L1: {read:.1f} %, off by", read, L1_READ, which),
-            points("spec1-E19", f"updates of L1: {update:.1f} %, off by", update, L1_UPDATE, which),
+            points("spec1-E19", "reads of L1, of its words", read, L1_READ, which),
+            points("spec1-E19", "updates of L1, of its words", update, L1_UPDATE, which),
         )
 
     def _occupancy(self) -> tuple[Claim, ...]:
@@ -89,10 +89,10 @@ class Report:
 
         reason = "factors are searched for cycles, and what fits in L1 costs none: nothing keeps blocks small"
         utilisation = 100 * each.ratio("FLAT-HGran", "TileFlow", each.utilisation)
-        subject = f"units of FLAT-HGran: {utilisation:.0f} % of TileFlow's use, off by"
+        subject = "use of units by FLAT-HGran, of TileFlow's"
         return (
-            *(points("spec1-E20", f"bytes in L1 of {name}: {100 * each.ratio(name, 'FLAT-HGran', held):.1f} % of "
-                     "FLAT-HGran's, off by", 100 * each.ratio(name, "FLAT-HGran", held), published, reason)
+            *(points("spec1-E20", f"bytes in L1 of {name}, of FLAT-HGran's", 100 * each.ratio(name, "FLAT-HGran", held),
+                     published, reason)
               for name, published in OCCUPANCIES.items()),
             points("spec1-E20", subject, utilisation, UTILISATION, each.why("FLAT-HGran", over="TileFlow")),
         )  # fmt: skip

@@ -158,8 +158,8 @@ class Study:
     def saves(self, claim: str, name: str, published: float, note: str = "") -> Claim:
         """A claim about the words of DRAM that are saved."""
         ours = self.saved(name)
-        subject = f"DRAM words of {name} on {self.machine}"
-        return points(claim, f"{subject}: {ours:.1f} % less, off by", ours, published, f"{self.why(name)}{note}")
+        subject = f"DRAM words of {name} on {self.machine}, less"
+        return points(claim, subject, ours, published, f"{self.why(name)}{note}")
 
     def bandwidth(self, percent: float) -> str:
         """What DRAM allows on the first shape where so many of the baseline's words are saved, as a sentence."""
@@ -247,11 +247,10 @@ def chosen(layers: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
 
 def ratio(claim: str, subject: str, ours: float, published: float, reason: str) -> Claim:
     """A claim about a ratio, which counts as the same within `TOLERANCE_PERCENT`."""
-    return Claim(claim, f"{subject}: {ours:.2f}x, off by", f"{published:g}x", 100 * abs(ours / published - 1),
-                 TOLERANCE_PERCENT, "<=", reason, " %", ".0f")  # fmt: skip
+    tolerance = TOLERANCE_PERCENT / 100 * published
+    return Claim(claim, subject, f"{published:g}x", ours, published, "±", reason, "x", ".2f", tolerance)
 
 
 def points(claim: str, subject: str, ours: float, published: float, reason: str) -> Claim:
     """A claim about a percentage, which counts as the same within `TOLERANCE_POINTS`."""
-    return Claim(claim, subject, f"{published:g} %", abs(ours - published), TOLERANCE_POINTS, "<=", reason, " points",
-                 ".1f")  # fmt: skip
+    return Claim(claim, subject, f"{published:g} %", ours, published, "±", reason, " %", ".1f", TOLERANCE_POINTS)
