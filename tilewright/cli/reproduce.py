@@ -32,7 +32,8 @@ example: tilewright reproduce
              --sizes 1024,4096 --json > gpu.json
          tilewright reproduce worked-cases --case 16x8x16 --document case.md
          tilewright reproduce amos-cpu --from cpu.json --plot cpu.svg
-verdicts:    met or differs, by the bar that is printed; open without a device
+verdicts:    met or differs, by the bar that is printed; open: not measured
+             here, for the reason that is printed below the table
 exit status: 0 no claim differs, 1 one does, 2 bad usage or file,
              3 no matplotlib for --plot
 """
