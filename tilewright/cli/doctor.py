@@ -105,7 +105,8 @@ def _machine() -> list[Finding]:
 
 
 def _threads() -> list[Finding]:
-    from tilewright.runtime.pool import affinity, default_threads, find_openmp
+    from tilewright.runtime.pool import default_threads, find_openmp
+    from tilewright.runtime.quota import affinity
 
     threads, mask = default_threads(), affinity()
     openmp = find_openmp()

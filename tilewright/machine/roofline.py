@@ -64,7 +64,8 @@ class LaunchModel:
         last, dram = self.machine.caches[-1], self.machine.dram
         memory = dram.bytes_per_second if threads > 1 else dram.core_bytes_per_second
         if bytes_moved > last.kept_bytes * trips:  # read and written where no cache holds what one trip moves
-            copied = dram.copy_bytes_per_second if threads == self.machine.cores else None
+            copies = threads == self.machine.cores and not reads
+            copied = dram.copy_bytes_per_second if copies else None
             rate = copied or memory
             return "memory", bytes_moved / rate, rate
         far = constant_bytes if self.footprint_bytes > last.kept_bytes else 0

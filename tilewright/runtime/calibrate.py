@@ -33,6 +33,7 @@ from tilewright.options import Options
 from tilewright.runtime import loops
 from tilewright.runtime.calibration_file import calibration_file, read, write
 from tilewright.runtime.loader import Code
+from tilewright.runtime.quota import affinity
 
 NAME = "host-calibrated"
 ACCUMULATORS = 20
@@ -171,7 +172,7 @@ def _best_rates(machine: Cpu) -> dict[str, float]:
     records = measurable(machine)
     code = _compiled(machine, records)
     buffers = _Buffers(min(max(DRAM_BYTES, 4 * machine.caches[-1].bytes), _available_bytes() // 4))
-    cores, whole = _own_cores(), buffers.bytes
+    cores, whole = affinity(), buffers.bytes
     core, one = cores[0], cores[:1]
     rates: dict[str, Callable[[], float]] = {"clock": lambda: _clock_hz(code, one)}
     for record in records:
@@ -381,13 +382,6 @@ def _best_cycles(code: Code, work: Work, core: int, run_seconds: float = RUN_SEC
     in_turns = (_clock(code), work)
     trip, unit = loops.best_in_turns(in_turns, core, run_seconds=run_seconds, within=WITHIN_SECONDS)
     return loops.TICKS_PER_TRIP * unit / trip
-
-
-def _own_cores() -> list[int]:
-    """The cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
 
 
 def _available_bytes() -> int:

@@ -18,6 +18,7 @@ from tilewright.files import reason, replace_file
 from tilewright.machine import Cpu, Machine, host, resolve
 from tilewright.options import Options
 from tilewright.runtime.cache import Cache
+from tilewright.runtime.quota import affinity
 from tilewright.runtime.trust import distrusted, distrusted_entry
 
 VERSION = 8  # of the way of measuring: another one does not read older files
@@ -36,14 +37,20 @@ def stored_rates(options: Options | None = None) -> Cpu | None:
 
 
 def calibration_file(options: Options | None = None, machine: Cpu | None = None) -> Path:
-    """Where the measurement of this processor is, or will be: a machine file for `--machine`."""
-    return (options or Options()).cache_dir / "machines" / f"{identity(machine)}.yaml"
+    """Where the measurement of this processor is, or will be: a machine file for `--machine`.
+
+    A process that may use fewer cores than another one has a file of its own: rates of memory are those of all of them.
+    """
+    return (options or Options()).cache_dir / "machines" / f"{identity(machine, len(affinity()))}.yaml"
 
 
 @cache
-def identity(machine: Cpu | None = None) -> str:
-    """A digest of what measurements depend on: the processor, its features, caches and cores, and how we measure."""
-    parts = [(machine or host()).digest(), _processor(), str(VERSION)]
+def identity(machine: Cpu | None = None, usable: int = 0) -> str:
+    """A digest of what measurements depend on: the processor, its features, caches and cores, and how we measure.
+
+    Of rates of memory also how many cores are `usable`.
+    """
+    parts = [(machine or host()).digest(), _processor(), str(VERSION), str(usable)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 

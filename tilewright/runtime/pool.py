@@ -31,7 +31,7 @@ from tilewright.runtime import native
 from tilewright.runtime.loader import Code, load_ir
 from tilewright.runtime.memory import allocate
 from tilewright.runtime.once import creation_lock, once
-from tilewright.runtime.quota import cpu_quota
+from tilewright.runtime.quota import affinity, cpu_quota
 
 MAX_THREADS = 4096  # far above any machine's cores, so that a typing error does not take all memory
 _SPIN_NS = 50_000  # about the time of one small kernel: between the launches of a call workers never sleep
@@ -132,13 +132,6 @@ def default_threads() -> int:
     A quota that is no whole number is rounded down, to 1 at least: with a thread more all of them would be paused.
     """
     return environment_threads() or max(1, min(len(affinity()), int(cpu_quota() or sys.maxsize)))
-
-
-def affinity() -> tuple[int, ...]:
-    """The cores that the calling thread may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return tuple(sorted(os.sched_getaffinity(0)))
-    return tuple(range(os.cpu_count() or 1))
 
 
 def pin_order(mask: Sequence[int], current: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""The CPU time that a container may use: what Linux's control groups grant this process, versions 1 and 2.
+"""The cores that a thread may use, and the CPU time that Linux's control groups grant this process, versions 1 and 2.
 
 A quota is time per period: 150 ms in each 100 ms are 1.5 cores. Groups are nested, and each limits what is in it, so
 the smallest quota between the process and the outermost group that is visible holds. What cannot be read is no limit.
@@ -6,11 +6,19 @@ the smallest quota between the process and the outermost group that is visible h
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 _ESCAPE = re.compile(r"\\([0-7]{3})")  # in mountinfo, proc(5): blanks and backslashes of paths
+
+
+def affinity() -> tuple[int, ...]:
+    """The cores that the calling thread may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:

@@ -559,3 +559,15 @@ def test_beyond_l2_bytes_come_from_the_level_that_holds_them() -> None:
     held = replace(machine.caches[2], held_bytes=1 << 20)
     shared = replace(machine, caches=(*machine.caches[:2], held))
     assert shared.rate_beyond_l2((1 << 20) + 1) == 13.5 / 2.5
+
+
+def test_what_only_reads_from_memory_does_so_at_the_rate_of_reading() -> None:
+    """A product of one row on all cores was predicted at the rate of copies."""
+    described = resolve_cpu("znver1")
+    dram = replace(described.dram, bytes_per_second=2e10, copy_bytes_per_second=1e10)
+    machine, moved = replace(described, dram=dram), 1 << 28
+    read, copied = (
+        LaunchModel(machine, machine.cores, 0).time(0.0, machine.cores, moved, reads=reads).seconds
+        for reads in (True, False)
+    )
+    assert copied == pytest.approx(2 * read, rel=0.01)

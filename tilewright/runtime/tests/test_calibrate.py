@@ -336,6 +336,17 @@ def test_the_identity_is_that_of_the_processor(monkeypatch: pytest.MonkeyPatch) 
     identity.cache_clear()
 
 
+def test_a_process_with_fewer_cores_has_a_calibration_of_its_own(
+    options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rates of all cores that were measured on one of them predicted products on both at a third of their speed."""
+    found = set()
+    for cores in ((0, 1), (1,), (0,)):
+        monkeypatch.setattr(files, "affinity", lambda cores=cores: cores)
+        found.add(calibration_file(options))
+    assert len(found) == 2
+
+
 def test_a_slow_or_disturbed_run_does_not_count() -> None:
     disturbances = iter([0.005, 0.0])
 

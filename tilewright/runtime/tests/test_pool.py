@@ -21,7 +21,8 @@ from tilewright.errors import InvalidArgument
 from tilewright.options import Options
 from tilewright.runtime import pool as pools
 from tilewright.runtime.loader import Code, load_ir
-from tilewright.runtime.pool import Pool, affinity, default_threads, find_openmp, get_pool, pin_order
+from tilewright.runtime.pool import Pool, default_threads, find_openmp, get_pool, pin_order
+from tilewright.runtime.quota import affinity
 
 pytestmark = pytest.mark.skipif(not pools.native.supported(), reason="the pool needs Linux on x86-64 or aarch64")
 
