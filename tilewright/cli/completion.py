@@ -32,7 +32,7 @@ def among(values: Values, *, several: bool = False) -> Callable[[str], list[str]
 def machines() -> Iterable[str]:
     from tilewright.machine import names
 
-    return "host", *names()
+    return names()
 
 
 def devices() -> Iterable[str]:

@@ -85,7 +85,8 @@ def ending_with_the_reader() -> Iterator[None]:
         try:
             yield
         finally:
-            sys.stdout.flush()
+            if sys.stdout is not None:  # it was closed when the process began
+                sys.stdout.flush()
     except (BrokenPipeError, SystemExit) as left:
         if isinstance(left, SystemExit) and not isinstance(left.__context__, BrokenPipeError):
             raise

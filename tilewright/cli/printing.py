@@ -125,4 +125,4 @@ def _row(cells: Sequence[str], widths: Sequence[int], sides: Sequence[str], gap:
 
 
 def _cell(text: str, width: int) -> list[str]:
-    return [text] if len(text) <= width else textwrap.wrap(text, width, break_on_hyphens=False)
+    return [text] if len(text) <= width else textwrap.wrap(text, max(width, 1), break_on_hyphens=False)

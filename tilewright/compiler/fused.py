@@ -54,6 +54,7 @@ from tilewright.operator.rules.cpu_fused import (
     kernel_cycles,
     point_of,
     rows_alike,
+    seen_part,
 )
 from tilewright.operator.statements import Statements
 from tilewright.tiles.kernel import Kernel
@@ -318,7 +319,8 @@ def plan_fused(planning: Planning, group: Group, machine: Cpu) -> None:
         for each, work, tile, own_names in zip(plans, unpacked, tiles_of, names, strict=True)
     ]
     plan.decisions += [replace(each.decision, chosen=str(on)) for each, on in zip(plans, running, strict=True)]
-    flops = sum(2 * points(each.main) for each in computing)  # of a softmax, none is counted
+    of_all = sum(2 * points(each.main) for each in computing)  # of a softmax, none is counted
+    flops = round(of_all * seen_part(works, point))  # about those that run, where a mask ends loops early
     planning.add_scheduled(
         name, scheduled, decision, (plans[-1].target.name,), flops,
         cycles=lambda kernel: kernel_cycles(kernel, machine),

@@ -117,18 +117,18 @@ def only_entry(module: Module) -> str:
 
 
 def _left_out(extents: Extents) -> bool:
-    return isinstance(extents, Sequence) and len(extents) == 0
+    return isinstance(extents, tuple | list) and len(extents) == 0
 
 
 def _extents(extents: Extents, where: str) -> tuple[int, int, int]:
     """Extents along x, y and z; missing ones are 1. Raises InvalidArgument for what is no extent."""
-    given = (extents,) if hasattr(extents, "__index__") and np.ndim(extents) == 0 else extents
+    given = extents if isinstance(extents, tuple | list | np.ndarray) else (extents,)
     try:
-        found = [operator.index(each) for each in given]  # type: ignore[union-attr]
-        if any(isinstance(each, bool) for each in given):  # type: ignore[union-attr]
+        found = [operator.index(each) for each in given]
+        if any(isinstance(each, bool) for each in given) or any(abs(number) >= 1 << 31 for number in found):
             raise TypeError
     except TypeError:
-        fact = f"{extents!r:.60} of type {type(extents).__name__}"
+        fact = f"extents of type {type(extents).__name__}"
         raise InvalidArgument(fact, where=where, help="a whole number, or one to three as (4, 2, 1)") from None
     if not 1 <= len(found) <= 3:
         raise InvalidArgument(f"{len(found)} extents: {tuple(found)}", where=where, help="one to three, as (4, 2, 1)")

@@ -127,8 +127,8 @@ class Explanation:
         return None if machine is None else PeakRates(machine, self.threads)
 
     def _without_model(self) -> list[Launch]:
-        """The launches without predicted cycles, of their own or of the kernel whose parts they sum."""
-        launches = self.manifest.launches
+        """The launches of some work without predicted cycles, of their own or of the kernel whose parts they sum."""
+        launches = [each for each in self.manifest.launches if each.cycles or each.flops or each.bytes]
         modelled = {launch.name for launch in launches if launch.cycles}
         return [each for each in launches if each.name not in modelled and f"{each.name}{OF_PARTS}" not in modelled]
 

@@ -41,6 +41,8 @@ class PeakRates:
             record = standard().find(instruction) if instruction else None
         except InvalidIntrinsic:
             record = None  # of a user's registry
+        if record is not None and isinstance(self.machine, Cpu):
+            return record.macs / self.machine.cycles_of(record.name, record.cost.issue_cycles)
         if record is not None:
             return record.macs / core_cycles(record, self._hierarchy)
         if isinstance(self.machine, Cpu):

@@ -526,6 +526,15 @@ def test_a_closed_pipe_is_no_error_and_has_a_status_of_its_own(arguments: str, r
     assert done.stderr == "" or status == 2
 
 
+@pytest.mark.parametrize(("arguments", "status"), [("machines", 0), ("machines nosuch", 2)])
+def test_a_closed_standard_output_is_no_error(arguments: str, status: int) -> None:
+    """Python has no object for it then."""
+    command = f"{sys.executable} -m tilewright.cli {arguments} >&-"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert done.returncode == status
+    assert "Traceback" not in done.stderr
+
+
 def test_the_module_runs_as_a_script_and_an_interrupt_is_quiet(tmp_path: Path, stored: str) -> None:
     command = [sys.executable, "-m", "tilewright.cli", "bench", str(tmp_path / stored), "--seconds", "600"]
     heeding = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # noqa: E731 - a parent may ignore it

@@ -70,6 +70,7 @@ def test_examples_run(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             continue
         result = CliRunner().invoke(app, words, input=piped, prog_name="tilewright")
         assert result.exit_code == expected, result.output
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         piped = result.stdout
 
 

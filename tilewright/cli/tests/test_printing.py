@@ -37,6 +37,8 @@ def test_output_has_80_columns(line: str, tmp_path: Path, monkeypatch: pytest.Mo
     example_files()
     result = CliRunner().invoke(app, line.split(), prog_name="tilewright", env={"COLUMNS": "80"})
     assert result.exit_code in (0, 1), result.output
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert result.stdout
     # A word is not cut, as a path.
     wide = [text for text in result.stdout.splitlines() if len(text) > 80 and len(text.split()) > 1]
     assert wide == []

@@ -15,6 +15,7 @@ from tests.covering import tries
 from tilewright.compiler.compile import build, compile_graph, resolve_target
 from tilewright.compiler.make_plan import make_plan
 from tilewright.compiler.plan import Plan
+from tilewright.compiler.program import planned_launches
 from tilewright.errors import CompileError
 from tilewright.expr.core import static_shape
 from tilewright.expr.dtypes import numpy_dtype
@@ -264,6 +265,16 @@ def test_decisions_have_the_cycles_of_all_ways() -> None:
         assert each.runner_up_cost is not None, each.explain()
         assert each.cost.cycles < each.runner_up_cost.cycles, each.explain()  # type: ignore[operator]
     assert ("l in blocks of" in blocks.chosen) != ("l in blocks of" in str(blocks.runner_up))
+
+
+@pytest.mark.parametrize("offset", [None, 0])
+def test_a_mask_takes_no_operations_from_what_it_hides(offset: int | None) -> None:
+    """A causal kernel was predicted to take no less than all keys would at the rate of its instruction."""
+    machine = resolve_cpu("znver1")
+    plan = planned(attended(12, 1024, 1024, (64, 64), offset=offset), Options(cache=False), machine="znver1")
+    (launch,) = [each for each in planned_launches(plan) if each.instruction]
+    least = launch.flops / 16 / machine.fma_units
+    assert least < launch.cycles < 1.4 * least
 
 
 def test_hidden_keys_are_not_predicted() -> None:

@@ -54,7 +54,11 @@ def test_a_number_is_a_grid_along_x(grid: Any, emulate: Emulate) -> None:
 
 
 @pytest.mark.parametrize("name", ["grid", "block", "cluster"])
-@pytest.mark.parametrize("value", [4.0, "4", None, True, (4.0,), [True], lambda meta: (4,), {"x": 4}, np.ones(1)])
+@pytest.mark.parametrize(
+    "value",
+    [4.0, "4", "", b"\x04", None, True, (4.0,), [True], lambda meta: (4,), {"x": 4}, {4: 1}, {4}, np.ones(1), 10**400],
+    ids=lambda value: type(value).__name__,
+)
 def test_what_is_no_extent_is_refused(name: str, value: Any) -> None:
     with pytest.raises(InvalidArgument, match=f"of type {type(value).__name__}") as raised:
         run(load_compiled(FOLDER / "add_sm80.json"), **{"grid": 4, name: value})

@@ -59,7 +59,8 @@ def test_without_measured_rates_there_are_cycles_and_no_seconds() -> None:
     assert "no seconds" in text.replace("\n", " ")
     assert "2,400,000 cycles predicted" in text
     assert "bound by" not in text
-    assert " ms" not in text
+    assert not re.search("[mµ]s (predicted|measured)", text), "of the least times that rank them alone"
+    assert re.search("[mµ]s predicted", explanation(machine=measured()).text())
 
 
 def test_a_profile_puts_measured_times_beside_predicted_ones() -> None:
@@ -130,6 +131,8 @@ def test_an_estimate_is_made_only_where_a_model_lacks() -> None:
     found = Explanation(manifest(*parts), (), 1)  # the first has the cycles of both
     assert [each.peak_seconds for each in found.kernels] == [None, None]
     assert "ranked" not in found.text()
+    nothing = Explanation(manifest(COPY, replace(SORT, flops=0, bytes=0)), (), 1)  # of a tensor without elements
+    assert [each.peak_seconds for each in nothing.kernels] == [None, None]
 
 
 def test_one_kernel_and_all_decisions() -> None:

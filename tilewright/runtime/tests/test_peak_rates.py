@@ -43,6 +43,14 @@ def test_operations_of_a_cpu(threads: int) -> None:
     assert rates("x86-64-v3", threads).seconds(launch(10**12, 1)) == pytest.approx(1e12 / rate)
 
 
+@pytest.mark.parametrize(("machine", "cycles"), [("x86-64-v3", 0.5), ("znver1", 1.0)])
+def test_operations_of_an_instruction_of_a_cpu(machine: str, cycles: float) -> None:
+    """Records say cycles for two multiply-adds a cycle, of which a Zen 1 has one."""
+    described = rates(machine).machine
+    expected = 7e9 / (2 * 8 / cycles * described.nominal_clock_hz)
+    assert rates(machine).seconds(launch(7 * 10**9, 1, "fma_8_f32_f32")) == pytest.approx(expected)
+
+
 def test_a_machine_that_is_not_listed_is_one_of_its_kind() -> None:
     gpu = machine_of("mine", "nvptx64-nvidia-cuda")
     assert isinstance(gpu, Gpu)
