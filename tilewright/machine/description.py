@@ -39,6 +39,7 @@ from tilewright.machine import targets
 USUAL_WAYS = 8  # of a first cache whose description does not say
 NOMINAL_CLOCK_HZ = 2.5e9  # of servers under load, an order of magnitude
 SCATTERED = 1.7  # how much longer a line takes that was not prefetched: L2 of Zen 5, 36 instead of 61 bytes per cycle
+MOST_CYCLES = 1_000_000  # between two calls of an intrinsic
 RECORDED_UNITS = 2  # multiply-adds a cycle of the processors for which records of intrinsics say cycles
 CORE_BYTES_PER_SECOND = 2e10  # that one core reads from main memory, an order of magnitude
 _LLVM_FEATURES = r"([+-][A-Za-z0-9._-]+(,[+-][A-Za-z0-9._-]+)*)?"
@@ -224,6 +225,9 @@ class Cpu(Machine):
         vector_feature = self.VECTOR_FEATURE.get((self.architecture, self.vector_bits))
         if vector_feature is not None and vector_feature not in self.features:
             raise ValueError(f"vector_bits is {self.vector_bits} but features lacks {vector_feature!r}")
+        for name, cycles in (self.issue_cycles or {}).items():
+            if cycles > MOST_CYCLES:
+                raise ValueError(f"issue_cycles has {cycles:g} of {name!r}, at most {MOST_CYCLES:,}")
         for name in self.intrinsics:
             for need in sorted(feature_tables.INTRINSICS.get(name, frozenset()) - self.features):
                 raise ValueError(f"intrinsics has {name!r} but features lacks {need!r}, which it needs")

@@ -571,3 +571,10 @@ def test_what_only_reads_from_memory_does_so_at_the_rate_of_reading() -> None:
         for reads in (True, False)
     )
     assert copied == pytest.approx(2 * read, rel=0.01)
+
+
+def test_cycles_that_no_instruction_takes_are_refused() -> None:
+    """Predicted cycles were infinite, and could not be rounded."""
+    facts = resolve("znver1").to_json() | {"issue_cycles": {"fma_8_f32_f32": 1e304}}
+    with pytest.raises(InvalidMachine, match="1e\\+304 of 'fma_8_f32_f32', at most 1,000,000"):
+        machine_from_json(facts)
