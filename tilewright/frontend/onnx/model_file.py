@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.dataclass import dataclass
-from tilewright.errors import InvalidModel, MissingExtra, Unsupported
+from tilewright.errors import InvalidArgument, InvalidModel, MissingExtra, Unsupported
 from tilewright.files import as_path, reason
 from tilewright.frontend.onnx.content import Content, FileBytes
 from tilewright.frontend.onnx.weights import Weights, without_weights
@@ -50,7 +50,10 @@ def read_source(model: Any) -> Source:
     Raises InvalidModel for a file that cannot be opened, and for what is none of these.
     """
     if isinstance(model, str | os.PathLike):
-        path = as_path(model, "model")
+        try:
+            path = as_path(model, "model")
+        except InvalidArgument as wrong:
+            raise InvalidModel(wrong.message, where=wrong.where, help=_HELP) from None
         try:
             return Source(FileBytes.opened(path, _MOST_BYTES), str(path), path.parent)
         except FileNotFoundError:
