@@ -91,7 +91,7 @@ def _least(lines: Sequence[Sequence[str]], column: int, side: str, limit: int) -
 
 
 def _bands(least: Sequence[int], gap: int, limit: int) -> Iterator[list[int]]:
-    """The columns, in as few bands as have room for their least widths."""
+    """The columns, in as few bands as their least widths fit."""
     band: list[int] = []
     indent = 0
     for column, width in enumerate(least):

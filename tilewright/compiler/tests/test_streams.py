@@ -54,7 +54,7 @@ def test_panels_are_read_in_streams_where_products_wait_for_them(
 def test_the_plan_says_why_there_are_streams() -> None:
     plan = make_plan(product(1, 1024, 1000), resolve_cpu("znver3"), 1, Options(cache=False))
     (decision,) = (each for each in plan.decisions if each.subject == "streams of y")
-    assert decision.chosen == "4 parts of k, a step takes a point of each"
+    assert decision.chosen == "4 streams along k, a step takes a point of each"
     arriving, multiplying = (int(number) for number in re.findall(r"(\d+)(?: cycles|$)", decision.reason))
     assert arriving > multiplying > 0
 

@@ -166,13 +166,16 @@ def _decision(node: Compute, best: _Choice, reads: Sequence[Read], cycles: float
     if any(factor.offset != ZERO for factor in best.factors):
         sums = {0: "constants", 1: "one sum over a variable", 2: "two sums over variables"}[best.sums]
         chosen += f", corrected by {sums}"
-    subject, rate = f"factors of {node.name}", f"{best.cycles:.2g} cycles per multiply-add"
     products = prod(static_shape(tuple(axis.extent for axis in node.loops)))
-    cost = Cost(cycles=best.cycles * products)
+    per_product = "cycles per multiply-add"
+    found = Decision(
+        f"factors of {node.name}", chosen, f"{best.cycles:.2g} {per_product}", "as they are",
+        "no instruction multiplies them", cost=Cost(cycles=best.cycles * products),
+    )  # fmt: skip
     if cycles is None:
-        return Decision(subject, chosen, f"{rate}, which no instruction executed", cost=cost)
-    second = Cost(cycles=cycles * products)
-    return Decision(subject, chosen, rate, "as they are", f"{cycles:.2g} cycles", cost=cost, runner_up_cost=second)
+        return found
+    cost = Cost(cycles=cycles * products)
+    return replace(found, runner_up_reason=f"{cycles:.2g} {per_product}", runner_up_cost=cost)
 
 
 class _Rewriting:

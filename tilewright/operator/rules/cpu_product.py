@@ -244,7 +244,7 @@ def decision_of_streams(work: Product, part: int, machine: Cpu, subject: str) ->
     (depth,) = work.depth
     arriving, multiplying = arriving_cycles(work, machine), _multiplying_cycles(work, machine)
     reason = f"{work.b.tensor.name} arrives in {arriving:.0f} cycles, multiply-adds take {multiplying:.0f}"
-    chosen = f"{depth.size // part} parts of {depth.name}, a step takes a point of each"
+    chosen = f"{depth.size // part} streams along {depth.name}, a step takes a point of each"
     return Decision(f"streams of {subject}", chosen, reason, "one", "each page of it is waited for")
 
 

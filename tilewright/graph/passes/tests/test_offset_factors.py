@@ -80,7 +80,7 @@ def test_signed_factors_become_unsigned_and_the_constant_corrects() -> None:
     assert decision.subject == "factors of y"
     assert decision.chosen == "u8 x.u8 and i8 w, corrected by constants"
     assert decision.reason == "0.1 cycles per multiply-add"
-    assert (decision.runner_up, decision.runner_up_reason) == ("as they are", "1 cycles")
+    assert (decision.runner_up, decision.runner_up_reason) == ("as they are", "1 cycles per multiply-add")
     assert (decision.cost, decision.runner_up_cost) == (Cost(cycles=pytest.approx(4.8)), Cost(cycles=48.0))
 
 
