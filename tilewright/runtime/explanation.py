@@ -135,8 +135,8 @@ class Explanation:
     def _summaries(self) -> list[KernelSummary]:
         """One for all launches that do the same, the most expensive first.
 
-        Time is compared: measured, predicted, or the least possible, but one of these for all kernels. Cycles of a
-        model and the least cycles at peak rates are of different size.
+        Time is compared: measured, predicted, or at peak rates, but one of these for all kernels. Cycles of a
+        model and those at peak rates are of different size.
         """
         about: dict[str, list[Decision]] = {}
         for decision in self.decisions:
@@ -243,7 +243,7 @@ class Explanation:
         if not found:
             found = [f"{kernel.flops:,} operations, {kernel.bytes:,} bytes, no model of its time"]
         if kernel.peak_seconds is not None:
-            found.append(f"at least {_time(kernel.peak_seconds)}")
+            found.append(f"{_time(kernel.peak_seconds)} at peak rates")
         return ", ".join(found)
 
     def _bound(self, kernel: KernelSummary) -> str:

@@ -1,6 +1,7 @@
-"""The least time that a launch could take: its operations at the peak of a machine, or its bytes at the rate of memory.
+"""The time of a launch at peak rates: of its operations at the peak of a machine, or its bytes at the rate of memory.
 
-It exists for every launch on every machine, and compares launches of which some have no model of their time.
+It exists for every launch on every machine, and compares launches of which some have no model of their time. A launch
+whose data are in a cache may take less.
 """
 
 from __future__ import annotations

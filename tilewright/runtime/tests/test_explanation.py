@@ -120,8 +120,8 @@ def test_kernels_without_a_model_are_compared_with_others(machine: str) -> None:
     text = found.text().replace("\n", " ")
     assert "ranked by an estimate, the larger of operations at the peak of" in text
     assert "1 of 2 kernels have no model of their time" in text
-    assert re.search("1. sort: 1,000 operations, 8,000,000,000 bytes, no model of its time, at least .* ms", text)
-    assert re.search("2. copy: 10,000 cycles predicted, at least .* µs", text)
+    assert re.search("1. sort: 1,000 operations, 8,000,000,000 bytes, no model of its time, .* ms at peak rates", text)
+    assert re.search("2. copy: 10,000 cycles predicted, .* µs at peak rates", text)
     assert found.to_json()["kernels"][0]["peak_seconds"] == found.kernels[0].peak_seconds
 
 
