@@ -41,16 +41,20 @@ def calibration_file(options: Options | None = None, machine: Cpu | None = None)
 
     A process that may use fewer cores than another one has a file of its own: rates of memory are those of all of them.
     """
-    return (options or Options()).cache_dir / "machines" / f"{identity(machine, len(affinity()))}.yaml"
+    return (
+        (options or Options()).cache_dir
+        / "machines"
+        / f"{identity((machine or host()).digest(), len(affinity()))}.yaml"
+    )
 
 
 @cache
-def identity(machine: Cpu | None = None, usable: int = 0) -> str:
+def identity(machine_digest: str, usable: int) -> str:
     """A digest of what measurements depend on: the processor, its features, caches and cores, and how we measure.
 
     Of rates of memory also how many cores are `usable`.
     """
-    parts = [(machine or host()).digest(), _processor(), str(VERSION), str(usable)]
+    parts = [machine_digest, _processor(), str(VERSION), str(usable)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 

@@ -21,6 +21,7 @@ from tilewright.instruction.model import hierarchy
 from tilewright.intrinsics.intrinsic import Intrinsic
 from tilewright.machine import Cpu, host, resolve
 from tilewright.machine.description import Cache
+from tilewright.machine.registry import names
 from tilewright.options import Options
 from tilewright.runtime import calibrate, loops
 from tilewright.runtime import calibration_file as files
@@ -328,12 +329,19 @@ def test_a_file_that_others_can_write_to_is_not_used(
 
 
 def test_the_identity_is_that_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = identity()
-    assert own == identity()
+    own = calibration_file()
+    assert own == calibration_file()
     identity.cache_clear()
     monkeypatch.setattr(files, "_processor", lambda: "another")
-    assert identity() != own
+    assert calibration_file() != own
     identity.cache_clear()
+
+
+def test_a_host_of_every_file_has_a_calibration_of_its_own() -> None:
+    """A machine file that states cycles of intrinsics, as that of the first Zen does, ended in a `TypeError`."""
+    machines = [machine for machine in map(resolve, names()) if isinstance(machine, Cpu)]
+    assert any(machine.issue_cycles for machine in machines)
+    assert len({calibration_file(machine=machine) for machine in machines}) == len(machines)
 
 
 def test_a_process_with_fewer_cores_has_a_calibration_of_its_own(
