@@ -1,8 +1,9 @@
 """What this machine can reach at most, measured: arithmetic peaks and bandwidths, for any number of threads.
 
 Small loops in LLVM IR, compiled at run time: independent chains of one instruction in registers for the peaks, plain
-reads and non-temporal copies of buffers of chosen size for the bandwidths. Each thread is pinned to a core of its own;
-the best of several runs counts, since a ceiling is what nothing else may exceed.
+reads and non-temporal copies of buffers of chosen size for the bandwidths. Exponentials are those of Tilewright's own
+softmax, of numbers in L1. Each thread is pinned to a core of its own; the best of several runs counts, since a ceiling
+is what nothing else may exceed.
 
 `python -m bench.ceilings --cores 0,1` prints JSON.
 """
@@ -20,11 +21,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.problem import Limit
+from bench.problem import Facts, Limit
 from tilewright.runtime.loops import LINE_BYTES, METADATA, UNROLL, Words, memory_loop, pages, seconds_of
 
 RUN_SECONDS = 0.02  # of one run; threads start within a few microseconds of each other
 RUNS = 15
+EXPONENTIALS = 4  # vectors of them per trip of their loop
+HALF_PAGE = 2048  # bytes: numbers lie in the first half of a page, their exponentials in the second
 TURN_RUNS = 3  # when a ceiling is measured between the turns of peers
 
 Rate = float | None  # None: the machine lacks the instruction
@@ -43,13 +46,15 @@ READS: dict[str, Callable[[int], int]] = {
 class Ceilings:
     """Peaks in operations per second (an addition and a multiplication are two), bandwidths in bytes per second.
 
-    A copy counts what it reads and what it writes. Cache sizes are per core for `l2_bytes`, in total for `l3_bytes`.
+    `exponentials` are those of numbers of at most 0 in f32, per second. A copy counts what it reads and what it writes.
+    Cache sizes are per core for `l2_bytes`, in total for `l3_bytes`.
     """
 
     threads: int
     f32: float
     bf16: Rate
     int8: Rate
+    exponentials: float
     l1_read: float
     l2_read: float
     l3_read: float
@@ -68,25 +73,27 @@ class Bound:
     seconds: float
 
 
-def bound(limit: Limit, flops: int, bytes_: int, ceilings: Ceilings) -> Bound | None:
+def bound(limit: Limit, facts: Facts, ceilings: Ceilings) -> Bound | None:
     """What sets the least time: the operations at the peak, or the bytes moved once, whichever takes longer.
 
-    A problem bound by "copy" moves its bytes at the rate of a non-temporal copy; others read them from the smallest
-    level that holds them all, since a problem is run again and again. None: there is no ceiling to compare with.
+    An exponential counts as so many operations as take as long. A problem bound by "copy" moves its bytes at the rate
+    of a non-temporal copy; others read them from the smallest level that holds them all, since a problem is run again
+    and again. None: there is no ceiling to compare with.
     """
     if limit == "none":
         return None
     if limit == "copy":
-        return Bound("copy", bytes_, bytes_ / ceilings.copy)
+        return Bound("copy", facts.bytes, facts.bytes / ceilings.copy)
     peak: Rate = getattr(ceilings, limit)
     if peak is None:
         return None
-    if bytes_ <= ceilings.l2_bytes * ceilings.threads:
+    if facts.bytes <= ceilings.l2_bytes * ceilings.threads:
         level = "l2_read"
     else:
-        level = "l3_read" if bytes_ <= ceilings.l3_bytes else "dram_read"
-    arithmetic = Bound(limit, flops, flops / peak)
-    memory = Bound(level, bytes_, bytes_ / getattr(ceilings, level))
+        level = "l3_read" if facts.bytes <= ceilings.l3_bytes else "dram_read"
+    operations = facts.flops + round(facts.exponentials * peak / ceilings.exponentials)
+    arithmetic = Bound(limit, operations, operations / peak)
+    memory = Bound(level, facts.bytes, facts.bytes / getattr(ceilings, level))
     return max(arithmetic, memory, key=lambda bound: bound.seconds)
 
 
@@ -95,7 +102,7 @@ def measure(cores: Sequence[int]) -> Ceilings:
     loops = Loops()
     rates: dict[str, Rate] = {
         name: max(Gauge(loops, name, cores).rates(RUNS)) if name in READS or name in loops.operations else None
-        for name in ("f32", "bf16", "int8", *READS)
+        for name in ("f32", "bf16", "int8", "exponentials", *READS)
     }
     _, l2, l3 = cache_bytes()
     return Ceilings(threads=len(cores), l2_bytes=l2, l3_bytes=l3, **rates)  # type: ignore[arg-type]
@@ -133,13 +140,16 @@ class Loops:
         if features.get("avx512vnni"):
             steps["int8"] = _assembly("vpdpbusd", vector)
             self.operations["int8"] = 8 * lanes * chains
+        self.operations["exponentials"] = EXPONENTIALS * lanes
         text = [f"declare {vector} @llvm.fma.v{lanes}f32({vector}, {vector}, {vector})\n"]
         text += [_chains(name, vector, chains, step) for name, step in steps.items()]
         text += [memory_loop("read", "read"), memory_loop("copy", "stream"), METADATA]
+        exponentials = llvm.parse_assembly(_exponentials("exponentials", lanes))
 
         target = llvm.Target.from_default_triple()
         machine = target.create_target_machine(cpu=llvm.get_host_cpu_name(), features=features.flatten(), opt=2)
         self.engine = llvm.create_mcjit_compiler(llvm.parse_assembly("".join(text)), machine)  # owns the code
+        self.engine.add_module(exponentials)
         self.engine.finalize_object()
 
     def function(self, name: str, *arguments: Any) -> Callable[..., None]:
@@ -211,6 +221,40 @@ def _chains(name: str, vector: str, chains: int, step: str) -> str:
         f"  %s0 = fadd {vector} %b0, %b0\n{''.join(sums)}"
         f"  store {vector} %s{chains - 1}, ptr %operands\n  ret void\n}}\n"
     )
+
+
+def _exponentials(name: str, lanes: int) -> str:
+    """``void name(ptr page, i64 trips)``: each trip takes `EXPONENTIALS` vectors, of the next numbers of the page.
+
+    The instructions are those of the exponentials of a softmax in the code that Tilewright makes for this host.
+    """
+    from llvmlite import ir
+
+    from tilewright.codegen.cpu.target import described
+    from tilewright.codegen.math import emit_exp_nonpositive
+    from tilewright.machine import host
+
+    pointer, integer, vector = ir.PointerType(), ir.IntType(64), ir.VectorType(ir.FloatType(), lanes)
+    module = ir.Module(name)
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [pointer, integer]), name)
+    page, trips = function.args
+    entry, loop, done = (function.append_basic_block(block) for block in ("entry", "loop", "done"))
+    ir.IRBuilder(entry).branch(loop)
+    builder, step = ir.IRBuilder(loop), EXPONENTIALS * lanes * 4
+    trip = builder.phi(integer)
+    first = builder.and_(builder.mul(trip, integer(step)), integer(HALF_PAGE - 1))
+    for number in range(EXPONENTIALS):
+        offset = builder.add(first, integer(number * lanes * 4))
+        x = builder.load(builder.gep(page, [offset], source_etype=ir.IntType(8)), typ=vector, align=64)
+        result = emit_exp_nonpositive(builder, x, described(host()))
+        sink = builder.gep(page, [builder.add(offset, integer(HALF_PAGE))], source_etype=ir.IntType(8))
+        builder.store(result, sink, align=64)
+    following = builder.add(trip, integer(1))
+    trip.add_incoming(integer(0), entry)
+    trip.add_incoming(following, loop)
+    builder.cbranch(builder.icmp_signed("<", following, trips), loop, done)
+    ir.IRBuilder(done).ret_void()
+    return str(module)
 
 
 def _assembly(mnemonic: str, vector: str) -> str:

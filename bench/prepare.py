@@ -39,6 +39,7 @@ def _write(problem: Problem, directory: Path) -> Facts:
     constants = sum(onnx.numpy_helper.to_array(constant).nbytes for constant in graph.initializer)
     facts = Facts(
         flops=problem.flops,
+        exponentials=problem.exponentials,
         bytes=constants + sum(array.nbytes for array in (*problem.inputs.values(), *outputs.values())),
         tolerance=problem.tolerance,
         output_names=tuple(outputs),

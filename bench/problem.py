@@ -27,13 +27,14 @@ BF16_TOLERANCE = 2.0**-7
 class Problem:
     """One computation, defined as an ONNX model and as PyTorch modules that take the same inputs in the same order.
 
-    inputs       example values by the model's input names
-    modules      ways to write it in PyTorch, by name: the PyTorch peers time the fastest
-    flops        additions and multiplications of the useful work, without what padding adds
-    tolerance    largest error, relative to the largest magnitude of the exact result
-    reference    computes the exact result; None: the first of `modules` in float64
-    variants     the same work with another form of result, by the name of that form, for libraries whose fastest code
-                 has no other; their inputs and the names of their outputs are those of the problem
+    inputs        example values by the model's input names
+    modules       ways to write it in PyTorch, by name: the PyTorch peers time the fastest
+    flops         additions and multiplications of the useful work, without what padding adds
+    tolerance     largest error, relative to the largest magnitude of the exact result
+    exponentials  of a softmax between products
+    reference     computes the exact result; None: the first of `modules` in float64
+    variants      the same work with another form of result, by the name of that form, for libraries whose fastest
+                  code has no other; their inputs and the names of their outputs are those of the problem
     """
 
     model: onnx.ModelProto
@@ -41,6 +42,7 @@ class Problem:
     modules: Mapping[str, torch.nn.Module]
     flops: int
     tolerance: float = F32_TOLERANCE
+    exponentials: int = 0
     reference: torch.nn.Module | None = None
     variants: Mapping[str, Problem] = field(default_factory=dict)
 
@@ -71,6 +73,7 @@ class Facts:
     """What a prepared problem is like. `bytes` counts inputs, constants and outputs once."""
 
     flops: int
+    exponentials: int
     bytes: int
     tolerance: float
     output_names: tuple[str, ...]

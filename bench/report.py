@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from bench.ceilings import READS
 from bench.peers import OURS
 from bench.results import Conditions, Result, Run, share
 from bench.summary import geometric_mean
@@ -16,7 +15,8 @@ QUIET = 0.05  # cores' worth of load by others under which a measurement counts 
 HOW_TO_READ = f"""\
 Times are medians with the range from the 10th to the 90th percentile. `ceiling` is the least time for the same work and
 what sets it: a peak or a bandwidth, measured on the same cores in the same turns as the peers, since clocks and
-bandwidths change within minutes. Percentages are of it: the median over turns, each peer's turn held against the
+bandwidths change within minutes. To the time of products at their peak it adds that of the exponentials of a softmax,
+as fast as those of {OURS} are alone. Percentages are of it: the median over turns, each peer's turn held against the
 ceiling of that turn. `vs best` is the speed of {OURS} over that of the fastest other peer: above 1 it is the fastest.
 """.splitlines()
 
@@ -48,12 +48,12 @@ def _ceilings(run: Run) -> Iterator[str]:
         return
     yield from ["", "## Ceilings", ""]
     yield from ["The best of several runs before the cases; those of the turns may differ.", ""]
-    yield "| threads | f32 | bf16 | int8 | L1 read | L2 read | L3 read | DRAM read | non-temporal copy |"
-    yield "| --- |" + " --- |" * 8
+    yield "| threads | f32 | bf16 | int8 | exponentials | L1 read | L2 read | L3 read | DRAM read | non-temporal copy |"
+    yield "| --- |" + " --- |" * 9
     for threads, c in run.ceilings.items():
         peaks = (f"{_scaled(peak)}op/s" if peak else "–" for peak in (c.f32, c.bf16, c.int8))
         widths = (f"{_scaled(width)}B/s" for width in (c.l1_read, c.l2_read, c.l3_read, c.dram_read, c.copy))
-        yield _row(str(threads), *peaks, *widths)
+        yield _row(str(threads), *peaks, f"{_scaled(c.exponentials)}/s", *widths)
 
 
 def _times(run: Run) -> Iterator[str]:
@@ -174,12 +174,10 @@ def _reasons(run: Run) -> Iterator[str]:
 def _disturbances(run: Run) -> Iterator[str]:
     for conditions in run.conditions:
         if conditions.turn_bounds and max(conditions.turn_bounds) > (1 + DRIFT) * min(conditions.turn_bounds):
-            amount = conditions.bytes if conditions.ceiling in READS else conditions.flops
-            unit = "B/s" if conditions.ceiling in READS else "op/s"
-            slowest, fastest = (amount / pick(conditions.turn_bounds) for pick in (max, min))
+            least, most = min(conditions.turn_bounds), max(conditions.turn_bounds)
             yield (
-                f"{conditions.case} ({conditions.threads}): its ceiling, {_label(conditions)}, was between "
-                f"{_scaled(slowest)}{unit} and {_scaled(fastest)}{unit} in its turns"
+                f"{conditions.case} ({conditions.threads}): the least time by its ceiling, {_label(conditions)}, was "
+                f"between {_time(least)} and {_time(most)} in its turns"
             )
     for who, loads in (
         ("waiting peers", {(c.case, c.threads): c.idle_load for c in run.conditions}),

@@ -13,7 +13,7 @@ from bench.peers import OURS
 from bench.summary import Times
 from tilewright.files import read_bytes, write_file
 
-VERSION = 2  # of the JSON form
+VERSION = 3  # of the JSON form
 
 Status = Literal["ok", "wrong", "skipped", "failed"]
 
@@ -62,6 +62,7 @@ class Conditions:
     threads: int
     limit: str
     flops: int
+    exponentials: int
     bytes: int
     ceiling: str | None
     bound_seconds: float | None

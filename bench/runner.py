@@ -105,12 +105,13 @@ def _run_case(done: Run, case: Case, task: Task, peers: Sequence[Peer], effort: 
     results = {peer.name: _load(case, task, peer, done, workers) for peer in peers}
     ready = [peer for peer in peers if results[peer.name].status == "ok"]
     ceilings = done.ceilings.get(threads)
-    least = bound(case.limit, facts.flops, facts.bytes, ceilings) if ceilings else None
+    least = bound(case.limit, facts, ceilings) if ceilings else None
     conditions = Conditions(
         case=case.name,
         threads=threads,
         limit=case.limit,
         flops=facts.flops,
+        exponentials=facts.exponentials,
         bytes=facts.bytes,
         ceiling=least.ceiling if least else None,
         bound_seconds=least.seconds if least else None,

@@ -48,6 +48,7 @@ def attention(heads: int, length: int, width: int, causal: bool) -> Problem:
         inputs=inputs,
         modules={"scaled_dot_product_attention": function_module(scaled)},
         flops=4 * scores * width,
+        exponentials=scores,
     )
     return problem(_one_operator(inputs, causal), variants={PRODUCTS: problem(_products(inputs, causal))})
 

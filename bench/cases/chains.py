@@ -42,7 +42,7 @@ def cases() -> Iterator[Case]:
 
 
 def gemm_chain(chain: GemmChain, softmax: bool, dtype: np.dtype[Any] = F32) -> Problem:
-    """Values are scaled such that the intermediate has variance 1; the work of a softmax is not counted."""
+    """Values are scaled such that the intermediate has variance 1; of a softmax its exponentials are counted."""
     import torch
 
     batch, m, n, k, l = chain
@@ -69,7 +69,8 @@ def gemm_chain(chain: GemmChain, softmax: bool, dtype: np.dtype[Any] = F32) -> P
     if softmax:
         modules["scaled_dot_product_attention"] = function_module(attention)
     tolerance = SCORES_BF16_TOLERANCE if softmax and dtype == BF16 else TOLERANCES[dtype]
-    return Problem(model, inputs, modules, flops=2 * batch * m * l * (k + n), tolerance=tolerance)
+    scores = batch * m * l
+    return Problem(model, inputs, modules, 2 * scores * (k + n), tolerance, exponentials=scores if softmax else 0)
 
 
 def conv_chain(chain: ConvChain, relu: bool = False) -> Problem:

@@ -22,11 +22,11 @@ def timed(peer: str, seconds: float, case: str = "gemm") -> Result:
 
 
 def example() -> Run:
-    ceilings = Ceilings(2, 100.0, None, 400.0, 80.0, 40.0, 20.0, 10.0, 8.0, 1000, 10_000)
+    ceilings = Ceilings(2, 100.0, None, 400.0, 5.0, 80.0, 40.0, 20.0, 10.0, 8.0, 1000, 10_000)
     environment = {"date": "today", "processor": "P", "cores": [0, 1], "kernel": "6", "python": "3.11"}
     conditions = [
-        Conditions("gemm", 2, "f32", 10**9, 10**6, "f32", 0.0009, [0.001, 0.001, 0.001], 0.0, 0.0),
-        Conditions("norm", 2, "copy", 10, 8 * 10**6, "copy", 0.001, [0.001, 0.002, 0.0015], 0.0, foreign_load=0.7),
+        Conditions("gemm", 2, "f32", 10**9, 0, 10**6, "f32", 0.0009, [0.001, 0.001, 0.001], 0.0, 0.0),
+        Conditions("norm", 2, "copy", 10, 0, 8 * 10**6, "copy", 0.001, [0.001, 0.002, 0.0015], 0.0, foreign_load=0.7),
     ]
     results = [
         timed("tilewright", 0.002),
@@ -74,7 +74,7 @@ def test_page_has_times_ceilings_and_remarks() -> None:
     assert "| skipped | 0.50 |" in page.replace("| 1 ms (900 µs-1.2 ms), 1 Top/s, 100% ", "")
     assert "4 GB/s" in page
     assert "| norm | 2 | 1.5 ms copy | 2 ms (1.8 ms-2.4 ms), 4 GB/s, 75% |" in page
-    assert "- norm (2): its ceiling, copy, was between 4 GB/s and 8 GB/s in its turns" in page
+    assert "- norm (2): the least time by its ceiling, copy, was between 1 ms and 2 ms in its turns" in page
     assert "- gemm (2): its ceiling" not in page
     assert "| family | 2 | 0.50 | 0.50 | 0 of 1 | 2.00 | 0.50 | – |" in page
     assert "- onnxruntime: skipped: not installed: gemm (2)" in page

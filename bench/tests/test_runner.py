@@ -47,7 +47,7 @@ def test_bad_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixt
 
 
 # Of a machine faster than any.
-CEILINGS = Ceilings(1, 1e15, 1e15, 1e15, 1e13, 1e13, 1e13, 1e13, 1e13, l2_bytes=1 << 20, l3_bytes=32 << 20)
+CEILINGS = Ceilings(1, 1e15, 1e15, 1e15, 1e15, 1e13, 1e13, 1e13, 1e13, 1e13, l2_bytes=1 << 20, l3_bytes=32 << 20)
 
 
 def test_ceiling_is_measured_in_the_turns_of_the_peers() -> None:
