@@ -193,6 +193,7 @@ class _Kept:
 
     @cached_property
     def _common(self) -> dict[str, str | bytes]:
+        from tilewright.machine import host
         from tilewright.runtime.calibration_file import identity
 
         options = self.options
@@ -200,7 +201,7 @@ class _Kept:
             "search": VERSION,
             "compiler": compiler_digest(),
             "machine": self.machine.digest(),
-            "processor": identity(),
+            "processor": identity(host().digest()),
             "threads": str(self.threads),
             "options": repr((options.disable, options.trials, options.fuse)),
             "intrinsics": "" if options.intrinsics is None else repr(list(options.intrinsics)),

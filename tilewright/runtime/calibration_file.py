@@ -49,7 +49,7 @@ def calibration_file(options: Options | None = None, machine: Cpu | None = None)
 
 
 @cache
-def identity(machine_digest: str, usable: int) -> str:
+def identity(machine_digest: str, usable: int = 0) -> str:
     """A digest of what measurements depend on: the processor, its features, caches and cores, and how we measure.
 
     Of rates of memory also how many cores are `usable`.
