@@ -193,7 +193,6 @@ class _Kept:
 
     @cached_property
     def _common(self) -> dict[str, str | bytes]:
-        from tilewright.machine import host
         from tilewright.runtime.calibration_file import identity
 
         options = self.options
