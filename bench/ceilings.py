@@ -230,8 +230,9 @@ def _exponentials(name: str, lanes: int) -> str:
     """
     from llvmlite import ir
 
+    from tilewright.codegen.cpu.interleaved import emit_registers
     from tilewright.codegen.cpu.target import described
-    from tilewright.codegen.math import emit_exp_nonpositive
+    from tilewright.kernel.dialect import ExpNonpositiveOp
     from tilewright.machine import host
 
     pointer, integer, vector = ir.PointerType(), ir.IntType(64), ir.VectorType(ir.FloatType(), lanes)
@@ -243,12 +244,15 @@ def _exponentials(name: str, lanes: int) -> str:
     builder, step = ir.IRBuilder(loop), EXPONENTIALS * lanes * 4
     trip = builder.phi(integer)
     first = builder.and_(builder.mul(trip, integer(step)), integer(HALF_PAGE - 1))
-    for number in range(EXPONENTIALS):
-        offset = builder.add(first, integer(number * lanes * 4))
-        x = builder.load(builder.gep(page, [offset], source_etype=ir.IntType(8)), typ=vector, align=64)
-        result = emit_exp_nonpositive(builder, x, described(host()))
-        sink = builder.gep(page, [builder.add(offset, integer(HALF_PAGE))], source_etype=ir.IntType(8))
-        builder.store(result, sink, align=64)
+
+    def place(number: int, start: int) -> ir.Value:
+        offset = builder.add(first, integer(start + number * lanes * 4))
+        return builder.gep(page, [offset], source_etype=ir.IntType(8))
+
+    numbers = [builder.load(place(each, 0), typ=vector, align=lanes * 4) for each in range(EXPONENTIALS)]
+    results = emit_registers(builder, described(host()), ExpNonpositiveOp.name, None, [numbers])
+    for number, result in enumerate(results):
+        builder.store(result, place(number, HALF_PAGE), align=lanes * 4)
     following = builder.add(trip, integer(1))
     trip.add_incoming(integer(0), entry)
     trip.add_incoming(following, loop)

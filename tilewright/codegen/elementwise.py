@@ -40,16 +40,12 @@ from tilewright.kernel.elements import TF32_HALF, TF32_LIMIT, TF32_MASK
 Emit = Callable[..., ir.Value]
 
 
-def emit_element(builder: ir.IRBuilder, target: Arithmetic, op: Operation, args: list[ir.Value]) -> ir.Value:
-    """One register of the result of an element operation, from the registers of its operands."""
-    return emit_kind(builder, target, op.name, op, args)
-
-
-def emit_kind(
+def emit_element(
     builder: ir.IRBuilder, target: Arithmetic, name: str, op: Operation | None, args: list[ir.Value]
 ) -> ir.Value:
-    """The same by the name of the operation; `op` may be None where its attributes do not matter.
+    """One register of the result of an element operation, by its name, from the registers of its operands.
 
+    `op` may be None where its attributes do not matter.
     f16 arithmetic of a machine without f16 runs in f32 and is rounded once more: LLVM would call a library.
     """
     halves = [scalar_type(arg) == F16 for arg in args]

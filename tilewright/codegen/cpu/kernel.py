@@ -13,9 +13,10 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from tilewright.codegen.cpu import grid, memory
 from tilewright.codegen.cpu.dot import body_of, emit_dot, product_of
+from tilewright.codegen.cpu.interleaved import emit_registers
 from tilewright.codegen.cpu.scan import identity, scan
 from tilewright.codegen.cpu.target import Target
-from tilewright.codegen.elementwise import ELEMENT, combination, emit_element, emit_kind, scalar_constant
+from tilewright.codegen.elementwise import ELEMENT, combination, emit_element, scalar_constant
 from tilewright.codegen.loops import counted_loop, either
 from tilewright.codegen.values import (
     I8,
@@ -133,10 +134,8 @@ class KernelEmitter:
         extents = tile.shape(op.results[0])
         if isinstance(op, tile.SelectOp) and not tile.shape(op.condition) and extents:
             operands[0] = operands[1].like([operands[0].scalar] * len(operands[1].flat()))
-        registers = [
-            emit_element(self.builder, self.target, op, list(column))
-            for column in zip(*(operand.flat() for operand in operands), strict=True)
-        ]
+        flat = [operand.flat() for operand in operands]
+        registers = emit_registers(self.builder, self.target, op.name, op, flat)
         width = len(operands[-1].rows[0])
         rows = tuple(tuple(registers[r * width : (r + 1) * width]) for r in range(len(operands[-1].rows)))
         self.values[op.results[0]] = TileValue(extents, rows)
@@ -295,7 +294,7 @@ class KernelEmitter:
     ) -> Callable[[ir.Value, ir.Value], ir.Value]:
         """What combines two elements; an `op` says whether a NaN may be passed over."""
         found = combination(kind, not isinstance(llvm_type(element_type), ir.IntType), unsigned)
-        return lambda a, b: emit_kind(self.builder, self.target, found, op, [a, b])
+        return lambda a, b: emit_element(self.builder, self.target, found, op, [a, b])
 
     # Memory ---------------------------------------------------------------------------------------------------
 

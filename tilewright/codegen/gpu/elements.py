@@ -63,7 +63,7 @@ def apply(at: Emission, name: str, op: Operation | None, args: list[ir.Value]) -
         # Index arithmetic in 32 bits, of a kernel whose views are all smaller than that, does not overflow.
         return getattr(at.builder, exact)(*args, flags=("nsw",))
     found = at.extreme(name, args)
-    return found if found is not None else elementwise.emit_kind(at.builder, at.target, name, op, args)
+    return found if found is not None else elementwise.emit_element(at.builder, at.target, name, op, args)
 
 
 _EXACT = {"arith.addi": "add", "arith.subi": "sub", "arith.muli": "mul"}
