@@ -18,7 +18,7 @@ from tilewright.codegen.elementwise import emit_element
 from tilewright.codegen.values import I32, bits_of, lanes_of, scalar_type, some_lanes, vector_type
 from tilewright.kernel import dialect as tile
 
-VECTORS = 4  # at once, of the processor; two were slower
+VECTORS = 4  # at once, of the processor; with two most functions were slower
 # Functions of one polynomial: those of several run as fast or slower, since their intermediate values are spilled.
 FUNCTIONS = frozenset({
     "math.exp", tile.ExpNonpositiveOp.name, tile.SigmoidOp.name, "math.exp2", "math.expm1", "math.log", "math.log1p",
@@ -41,31 +41,37 @@ def emit_registers(
 
 
 def _groups(registers: Sequence[ir.Value], target: Target) -> list[list[ir.Value]]:
-    """Neighbours of one type, a power of two of them that have `VECTORS` vectors of the processor at most."""
+    """Neighbours of one type, which have `VECTORS` vectors of the processor at most."""
     groups: list[list[ir.Value]] = []
-    start = 0
-    while start < len(registers):
-        first = registers[start]
-        vectors = -(-lanes_of(first) * bits_of(scalar_type(first)) // target.vector_bits)
-        size = 1
-        while 2 * size * vectors <= VECTORS and lanes_of(first) > 1:
-            neighbours = registers[start : start + 2 * size]
-            if len(neighbours) < 2 * size or any(each.type != first.type for each in neighbours):
-                break
-            size *= 2
-        groups.append(list(registers[start : start + size]))
-        start += size
+    for register in registers:
+        bits = lanes_of(register) * bits_of(scalar_type(register))
+        largest = VECTORS // -(-bits // target.vector_bits) if lanes_of(register) > 1 else 1
+        if groups and groups[-1][0].type == register.type and len(groups[-1]) < largest:
+            groups[-1].append(register)
+        else:
+            groups.append([register])
     return groups
 
 
 def _joined(builder: ir.IRBuilder, registers: Sequence[ir.Value]) -> ir.Value:
-    """Registers of one type, as many as a power of two, as one vector."""
+    """Registers of one type as one vector."""
     if len(registers) == 1:
         return registers[0]
-    half = len(registers) // 2
+    half = -(-len(registers) // 2)
     first, second = _joined(builder, registers[:half]), _joined(builder, registers[half:])
-    count = 2 * lanes_of(first)
-    order = ir.Constant(vector_type(I32, count), [I32(lane) for lane in range(count)])
+    return _shuffled(builder, first, _widened(builder, second, lanes_of(first)), lanes_of(first) + lanes_of(second))
+
+
+def _widened(builder: ir.IRBuilder, vector: ir.Value, lanes: int) -> ir.Value:
+    """A vector with further lanes, which hold anything."""
+    if lanes_of(vector) == lanes:
+        return vector
+    return _shuffled(builder, vector, ir.Constant(vector.type, ir.Undefined), lanes)
+
+
+def _shuffled(builder: ir.IRBuilder, first: ir.Value, second: ir.Value, lanes: int) -> ir.Value:
+    """So many lanes of two vectors of one type, one behind the other."""
+    order = ir.Constant(vector_type(I32, lanes), [I32(lane) for lane in range(lanes)])
     return builder.shuffle_vector(first, second, order)
 
 

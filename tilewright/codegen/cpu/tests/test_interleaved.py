@@ -42,7 +42,7 @@ def test_each_register_is_as_if_it_were_alone(
     ("machine", "types", "lanes"),
     [
         ("x86-64-v3", [(F32, 8)] * 4, [32]),
-        ("x86-64-v3", [(F32, 8)] * 7, [32, 16, 8]),
+        ("x86-64-v3", [(F32, 8)] * 7, [32, 24]),
         ("x86-64-v3", [(F32, 8), (F32, 8), (F32, 4)], [16, 4]),
         ("x86-64-v3", [(F64, 8)] * 3, [16, 8]),  # a register of the tile is two of the processor
         ("x86-64-v3", [(F32, 1)] * 2, [1, 1]),
