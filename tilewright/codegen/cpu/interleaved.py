@@ -19,7 +19,8 @@ from tilewright.codegen.values import I32, bits_of, lanes_of, scalar_type, some_
 from tilewright.kernel import dialect as tile
 
 VECTORS = 4  # at once, of the processor; with two most functions were slower
-# Functions of one polynomial: those of several run as fast or slower, since their intermediate values are spilled.
+# Functions that were faster so on a Zen 1. Sines, cosines, tangents, `erf`, `atan`, inverse hyperbolic functions and
+# powers, which have more values at once, were as fast or slower.
 FUNCTIONS = frozenset({
     "math.exp", tile.ExpNonpositiveOp.name, tile.SigmoidOp.name, "math.exp2", "math.expm1", "math.log", "math.log1p",
     "math.tanh", tile.NormalCdfOp.name, tile.NormalCdfTanhOp.name, "math.asin", "math.acos", "math.sinh", "math.cosh",

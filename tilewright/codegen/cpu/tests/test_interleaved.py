@@ -29,8 +29,7 @@ def test_each_register_is_as_if_it_were_alone(
 ) -> None:
     program = parse_module(_program(name, size, dtype))
     numbers = -np.random.default_rng(size).random(size, np.float32).astype(BITS[dtype])
-    if name in ("math.log",):
-        numbers = -numbers
+    numbers = -numbers if name == "math.log" else numbers
     (found,) = run_program(program, [numbers], "x86-64-v3")
     monkeypatch.setattr(interleaved, "VECTORS", 1)
     (alone,) = run_program(program, [numbers], "x86-64-v3")
