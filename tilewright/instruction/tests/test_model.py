@@ -212,6 +212,13 @@ def test_measured_cycles_come_before_stated_ones() -> None:
     assert core_cycles(MULTIPLY, hierarchy(resolve("znver5"))) == 16
 
 
+def test_a_record_takes_twice_as_long_where_a_core_has_one_multiply_add_a_cycle() -> None:
+    """`tilewright map` priced mappings on such processors at half of the least possible time."""
+    record = standard().find("fma_8_f32_f32")
+    assert core_cycles(record, hierarchy(resolve("znver5"))) == record.cost.issue_cycles == 0.5
+    assert core_cycles(record, hierarchy(resolve("znver1"))) == 1
+
+
 def test_outer_products_cost_what_their_instruction_was_measured_at() -> None:
     facts = resolve("znver5").to_json() | {"issue_cycles": {"fma_16_f32_f32": 0.75}}
     record = standard().find("outer_6x4x1_fma_16_f32_f32")
