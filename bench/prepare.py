@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.arrays import Array, from_torch, save_arrays, to_torch
-from bench.problem import Case, Facts, Problem
+from bench.problem import FACTS, Case, Facts, Problem
 
 
 def prepare(case: Case, directory: Path) -> Facts:
@@ -44,7 +44,10 @@ def _write(problem: Problem, directory: Path) -> Facts:
         tolerance=problem.tolerance,
         output_names=tuple(outputs),
     )
-    (directory / "facts.json").write_text(json.dumps(asdict(facts)))
+    known = asdict(facts)
+    later = {"exponentials": known.pop("exponentials")}
+    for name, values in zip(FACTS, (known, later), strict=True):
+        (directory / name).write_text(json.dumps(values))
     return facts
 
 

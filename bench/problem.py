@@ -68,6 +68,10 @@ class Case:
         return {name: form.modules for name, form in {"": problem, **problem.variants}.items()}
 
 
+# Files of facts. Earlier versions, which `--earlier` times, read the first one and refuse what they do not know.
+FACTS = "facts.json", "exponentials.json"
+
+
 @dataclass(frozen=True)
 class Facts:
     """What a prepared problem is like. `bytes` counts inputs, constants and outputs once."""
@@ -103,7 +107,9 @@ class Task:
         return load_arrays(self.directory / "outputs.npz")
 
     def facts(self) -> Facts:
-        stored: dict[str, Any] = json.loads((self.directory / "facts.json").read_text())
+        stored: dict[str, Any] = {}
+        for name in FACTS:
+            stored |= json.loads((self.directory / name).read_text())
         return Facts(**{**stored, "output_names": tuple(stored["output_names"])})
 
     def variant(self, name: str) -> Task:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ from bench import __main__ as program
 from bench import peers, runner
 from bench.cases import CASES
 from bench.ceilings import Ceilings
-from bench.problem import SkippedError
+from bench.prepare import prepare
+from bench.problem import SkippedError, Task
 from bench.processes import busy_threads, own_cores, process_seconds
 from bench.results import Run, share
 from bench.runner import Effort, run
@@ -149,3 +151,13 @@ def test_busy_threads_see_who_works_and_where() -> None:
         assert busy_threads(os.getpid(), spin)[os.getpid()] == str(core)
     finally:
         os.sched_setaffinity(0, mask)
+
+
+def test_earlier_versions_read_the_facts_of_a_case(tmp_path: Path) -> None:
+    """They refuse fields that they do not know: `--earlier` failed for all cases when there was a new one."""
+    pytest.importorskip("onnx")
+    pytest.importorskip("torch")
+    made = prepare(CASES["gemm-chain-G10-softmax"], tmp_path)
+    assert set(json.loads((tmp_path / "facts.json").read_text())) == {"flops", "bytes", "tolerance", "output_names"}
+    assert Task("gemm-chain-G10-softmax", tmp_path, (0,)).facts() == made
+    assert made.exponentials == 512 * 256
