@@ -26,7 +26,7 @@ from tilewright.intrinsics.elements import bits
 from tilewright.intrinsics.intrinsic import Intrinsic, LoopKind
 from tilewright.intrinsics.registry import standard
 from tilewright.machine import Cpu, Gpu, Machine
-from tilewright.machine.description import RECORDED_UNITS, SCATTERED
+from tilewright.machine.description import SCATTERED
 from tilewright.search.cost import Evaluation
 
 Bound = Literal["compute", "read", "write", "relayout"]
@@ -62,7 +62,7 @@ class Hierarchy:
 
     `core_cycles` has measured cycles between two calls of a record on one core, which also say what a record costs that
     is made of it; `macs_per_core_cycle` is what a core multiplies and adds per cycle, by input dtype. A record found in
-    neither has the cost that it states itself, `stated_factor` times: those of CPUs are for two multiply-adds a cycle.
+    neither has the cost that it states itself, `recorded_factor` times, since CPUs differ in multiply-adds per cycle.
     `latency_cycles` has measured cycles between two dependent calls, and `broadcast_cycles` those of loading one
     element into all lanes; 0 where nothing says so. A line of a cache that no stream leads to takes `scattered` times
     as long as others.
@@ -73,7 +73,7 @@ class Hierarchy:
     levels: tuple[Memory, ...]
     core_cycles: Mapping[str, float] = field(default_factory=dict)
     macs_per_core_cycle: Mapping[str, float] = field(default_factory=dict)
-    stated_factor: float = 1.0
+    recorded_factor: float = 1.0
     latency_cycles: Mapping[str, float] = field(default_factory=dict)
     broadcast_cycles: float = 0.0
     scattered: float = SCATTERED
@@ -138,7 +138,7 @@ def _cpu(machine: Cpu, cores: int) -> Hierarchy:
     broadcasts = machine.broadcasts_per_cycle or machine.loads_per_cycle
     return Hierarchy(
         machine.name, clock_hz, tuple(levels), dict(machine.issue_cycles or {}),
-        stated_factor=RECORDED_UNITS / machine.fma_units,
+        recorded_factor=machine.recorded_factor,
         latency_cycles=dict(machine.latency_cycles or {}), broadcast_cycles=1 / broadcasts,
         scattered=machine.scattered_factor or SCATTERED,
     )  # fmt: skip
@@ -189,7 +189,7 @@ def core_cycles(record: Intrinsic, machine: Hierarchy) -> float:
     macs = machine.macs_per_core_cycle.get(record.sources[0].dtype)
     if macs:
         return record.macs / macs
-    return machine.stated_factor * record.cost.issue_cycles / record.cost.units_per_core
+    return machine.recorded_factor * record.cost.issue_cycles / record.cost.units_per_core
 
 
 def core_latency(record: Intrinsic, machine: Hierarchy) -> float:

@@ -186,7 +186,12 @@ class Cpu(Machine):
         Else those of its record, which are `recorded` for processors with two multiply-adds a cycle.
         """
         known = (self.issue_cycles or {}).get(instruction)
-        return recorded * RECORDED_UNITS / self.fma_units if known is None else known
+        return recorded * self.recorded_factor if known is None else known
+
+    @property
+    def recorded_factor(self) -> float:
+        """How many times the cycles of their records intrinsics that multiply vectors take."""
+        return RECORDED_UNITS / self.fma_units
 
     def rate_beyond_l2(self, bytes_: int) -> float:
         """Bytes per cycle of one core from the first level beyond L2 that holds so many."""

@@ -41,11 +41,8 @@ def calibration_file(options: Options | None = None, machine: Cpu | None = None)
 
     A process that may use fewer cores than another one has a file of its own: rates of memory are those of all of them.
     """
-    return (
-        (options or Options()).cache_dir
-        / "machines"
-        / f"{identity((machine or host()).digest(), len(affinity()))}.yaml"
-    )
+    name = identity((machine or host()).digest(), len(affinity()))
+    return (options or Options()).cache_dir / "machines" / f"{name}.yaml"
 
 
 @cache
