@@ -12,7 +12,6 @@ from tilewright.dataclass import dataclass
 LOG2_E = 1.44269502162933349609375  # to f32
 LN2 = 0.6931471805599453
 LOG2_E_LOW = 1.4426950408889634 - LOG2_E
-EXPONENT_OFFSET = 64  # is added to an exponent n so that 2^(n + 64) is a normal number; 2^-64 is multiplied at the end
 SIGMOID_HIGH = 40.0  # from it on the sigmoid is 1 to nearest, in f64 too
 NONPOSITIVE_LOW = -88.0  # its power of two is the one below those of normal numbers
 TANH_SPLIT = 0.55  # tanh: x + x^3 p(x^2) below, 1 - 2 / (1 + exp(2 x)) above
@@ -214,24 +213,6 @@ def scaled(p: Value, n: Value, k: Value) -> Value:
     first = ((half << c.mantissa) + (c.bias << c.mantissa)).as_float()
     rest = (((k - half) << c.mantissa) + (c.bias << c.mantissa)).as_float()
     return p * first * rest
-
-
-def offset_magic(x: Value) -> float:
-    """What rounds a number to an integer n when it is added, for `scaled_with_offset`."""
-    c = x.kind
-    return c.round_magic if x.has_exponents else c.round_magic + c.bias + EXPONENT_OFFSET
-
-
-def scaled_with_offset(p: Value, n: Value, shifted: Value) -> Value:
-    """p * 2^n for p about 1 and n below `EXPONENT_OFFSET`, with gradual underflow; `shifted` is n plus `offset_magic`.
-
-    The lowest bits of `shifted` are the exponent of 2^(n + EXPONENT_OFFSET), a normal number. Only the product with
-    2^-EXPONENT_OFFSET is rounded.
-    """
-    c = p.kind
-    if p.has_exponents:
-        return p.exponent("scalef", n)
-    return p * (shifted.bits() << c.mantissa).as_float() * 2.0**-EXPONENT_OFFSET
 
 
 def _expm1_small(part: _Reduced) -> Value:

@@ -10,10 +10,12 @@ from llvmlite import ir
 
 from tilewright.codegen.arithmetic import Arithmetic
 from tilewright.codegen.math.coefficients import LOG_NORMAL_32, NORMAL_REST_32, NORMAL_TAIL_64, NORMAL_UPPER_32
-from tilewright.codegen.math.exponentials import LOG2_E, exp, offset_magic, scaled_with_offset
+from tilewright.codegen.math.exponentials import LOG2_E, exp
 from tilewright.codegen.math.pairs import two_product, two_sum
 from tilewright.codegen.math.value import Value, start
 
+#: Is added to an exponent n so that 2^(n + 64) is a normal number. The other factor has 2^-64: only their product is rounded.
+EXPONENT_OFFSET = 64
 NORMAL_SLOPE, NORMAL_SHIFT = 0.25, 0.5  # these and `NORMAL_GROWTH` as in `cpu/tests/fit_math.py`
 NORMAL_GROWTH = 2.50661
 #: ``2 sqrt(2 / pi)`` and that by 0.044715, by the bits of the type: in it, and what it lacks there.
@@ -36,16 +38,21 @@ def emit_normal_cdf(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | Non
         tail = a.fma(a.polynomial(LOG_NORMAL_32), -1.0).power_of_two()
         return v.less(0.0).select(tail, -tail + 1.0).value
     a = v.abs().at_most(c.normal_high)
-    tail = _gauss(a) * (_quotient_single(a) if c.bits == 32 else _quotient_double(a))
-    return v.not_less(0.0).select(-tail + 1.0, tail).value
+    offset = 0 if v.has_exponents else EXPONENT_OFFSET
+    tail = _gauss(a, offset) * (_quotient_single(a, offset) if c.bits == 32 else _quotient_double(a, offset))
+    return v.bits().negative().select(tail, -tail + 1.0).value
 
 
-def _gauss(a: Value) -> Value:
-    """``exp(-a^2 / 2)``: 2^n times a polynomial in ``a^2 + 2 n log 2``, the exact square taken."""
+def _gauss(a: Value, offset: int) -> Value:
+    """``2^offset exp(-a^2 / 2)``: a power of two times a polynomial in ``a^2 + 2 n log 2``, the exact square taken.
+
+    With an offset the power is a normal number, whose exponent is the lowest bits of the sum that rounds to n.
+    """
     c = a.kind
+    magic = c.round_magic + c.bias + offset if offset else c.round_magic
     square = a * a
-    shifted = square.fma(-LOG2_E / 2, offset_magic(a))
-    n = shifted - offset_magic(a)
+    shifted = square.fma(-LOG2_E / 2, magic)
+    n = shifted - magic
     if a.has_fma:
         difference = a.fma(a, n * (2 * c.ln2_high))  # the product is exact, and so is the sum but for its last place
     else:
@@ -53,25 +60,28 @@ def _gauss(a: Value) -> Value:
         difference = n.fma(2 * c.ln2_high, square) + rest
     difference = n.fma(2 * c.ln2_low, difference)
     powers = [(-0.5) ** power * coefficient for power, coefficient in enumerate((1.0, 1.0, *c.exp))]
-    return scaled_with_offset(difference.polynomial(powers), n, shifted)
+    result = difference.polynomial(powers)
+    return result * (shifted.bits() << c.mantissa).as_float() if offset else result.exponent("scalef", n)
 
 
-def _quotient_single(a: Value) -> Value:
-    """The distribution function at ``-a`` over ``exp(-a^2 / 2)``: ``u / (growth a u + r)`` with polynomials u and r.
+def _quotient_single(a: Value, offset: int) -> Value:
+    """``2^-offset`` times the distribution function at ``-a`` over ``exp(-a^2 / 2)``: ``u / (growth a u + r)`` with
+    polynomials u and r.
 
     Where a is large r is small beside the product, and rounding errors of u are in both parts of the quotient.
     """
-    end, *rest = NORMAL_REST_32  # a is taken out of the sum, so that only its last rounding weighs near 0
-    u = a.polynomial(NORMAL_UPPER_32)
-    return u / u.fma(NORMAL_GROWTH, a.polynomial(rest)).fma(a, end)
+    scale = 2.0**offset
+    end, *rest = (scale * coefficient for coefficient in NORMAL_REST_32)
+    u = a.polynomial(NORMAL_UPPER_32)  # a is taken out of the sum, so that only its last rounding weighs near 0
+    return u / u.fma(scale * NORMAL_GROWTH, a.polynomial(rest)).fma(a, end)
 
 
-def _quotient_double(a: Value) -> Value:
+def _quotient_double(a: Value, offset: int) -> Value:
     """The same as ``t p(t - shift)`` with ``t = 1 / (1 + slope a)``."""
     sloped = a * NORMAL_SLOPE
     t = a.constant(1.0) / (sloped + 1.0)
     shifted = sloped.fma(-t, 1.0 - NORMAL_SHIFT)  # t - shift, where the rounding error of t would weigh near 0
-    return t * shifted.polynomial(NORMAL_TAIL_64)
+    return t * shifted.polynomial([2.0**-offset * coefficient for coefficient in NORMAL_TAIL_64])
 
 
 def emit_normal_cdf_tanh(builder: ir.IRBuilder, x: ir.Value, target: Arithmetic | None = None) -> ir.Value:

@@ -141,6 +141,10 @@ class Value:
     def nonzero(self) -> Value:
         return self.with_value(self.builder.icmp_unsigned("!=", self.value, self._operand(0)))
 
+    def negative(self) -> Value:
+        """Of an integer: its highest bit. A selection by the sign of a float needs no comparison on AVX2."""
+        return self.with_value(self.builder.icmp_signed("<", self.value, self._operand(0)))
+
     def __and__(self, other: Operand) -> Value:
         return self.with_value(self.builder.and_(self.value, self._operand(other)))
 
