@@ -116,11 +116,12 @@ def schedule_rows(
     way = _way(statements, vector, length, lanes, machine, threads, streams)
     joined, stages = way.joined, way.starts
     near = {} if whole or not taps else near_blocks(statements, vector, tiled, machine)
-    blocks = _programs(statements, outer, tiled, threads, len(stages), near)
     places = {name: place for place, name in enumerate(order or (unroll, vector.name))}
+    ordered = sorted(outer, key=lambda axis: places.get(axis.name, -1))
+    blocks = _programs(statements, ordered if order else outer, tiled, threads, len(stages), near)
     loops = [
         SpatialLoop(axis, tiled.get(axis.name, 1), blocks.get(axis.name, 1), lanes if axis == vector else 0)
-        for axis in sorted(outer, key=lambda axis: places.get(axis.name, -1))
+        for axis in ordered
     ]
     asked = _prefetches(statements, vector, length, machine, bool(stages), joined)
     if crossed is not None:
@@ -504,8 +505,7 @@ def _programs(
     work = point_count(statements) * _cost_per_point(statements)
     most = (2 * PROGRAMS_PER_THREAD if stages else 64) * threads
     wanted = min(max(1, work // ELEMENTS_PER_PROGRAM), most)
-    if threads == 1:
-        wanted = 1
+    wanted = -(-wanted // threads) * threads if wanted > 1 and threads > 1 else 1  # the same number for each thread
     blocks = dict(near or {})
     wanted = -(-wanted // prod(blocks.values()))
     for axis in loops:
