@@ -14,8 +14,8 @@ from tilewright.codegen.math.exponentials import LOG2_E, exp
 from tilewright.codegen.math.pairs import two_product, two_sum
 from tilewright.codegen.math.value import Value, start
 
-#: Is added to an exponent n so that 2^(n + 64) is a normal number. The other factor of a product has 2^-64, so that only
-#: the product is rounded.
+#: Is added to an exponent n so that 2^(n + 64) is a normal number. The other factor of a product has 2^-64, so that
+#: only the product is rounded.
 EXPONENT_OFFSET = 64
 NORMAL_SLOPE, NORMAL_SHIFT = 0.25, 0.5  # these and `NORMAL_GROWTH` as in `cpu/tests/fit_math.py`
 NORMAL_GROWTH = 2.50661

@@ -7,15 +7,21 @@ from tilewright.compiler.make_plan import make_plan
 from tilewright.expr import GraphBuilder
 from tilewright.expr.ops import shape
 from tilewright.tiles.parts import program_of
+from tilewright.tiles.tree import TileTree
+
+
+def transposed(batch: int, rows: int, columns: int, dtype: str = "f32", threads: int = 1) -> TileTree:
+    """The tree of y[n, j, i] = x[n, i, j] with loops i0 over n, i1 over j and i2 over i."""
+    b = GraphBuilder()
+    x = b.input("x", (batch, rows, columns), dtype)
+    plan = make_plan(b.finish([shape.transpose(x, (0, 2, 1), name="y")]), resolve_target("znver5"), threads)
+    (kernel,) = plan.kernels
+    return kernel.scheduled.tree
 
 
 def loops(batch: int, rows: int, columns: int, dtype: str = "f32") -> dict[str, int]:
-    """The loops of one program of y[n, j, i] = x[n, i, j], outermost first: i0 over n, i1 over j, i2 over i."""
-    b = GraphBuilder()
-    x = b.input("x", (batch, rows, columns), dtype)
-    plan = make_plan(b.finish([shape.transpose(x, (0, 2, 1), name="y")]), resolve_target("znver5"), 1)
-    (kernel,) = plan.kernels
-    return program_of(kernel.scheduled.tree).tiles
+    """The loops of one program, outermost first."""
+    return program_of(transposed(batch, rows, columns, dtype)).tiles
 
 
 def interleaved(count: int, machine: str) -> str:
@@ -67,3 +73,19 @@ def test_loops_are_in_the_order_of_the_read_inside_the_batch() -> None:
 def test_bytes_count_and_not_elements() -> None:
     assert follows_reads(1, 64, 512, "f64")
     assert not follows_reads(1, 64, 65, "f64")
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "threads", "expected"),
+    [
+        (1040, 1024, 2, {"i2": 22}),  # squares follow reads; 65 of them are at most 32 programs of three
+        (1024, 1040, 2, {"i1": 22}),
+        (112, 1040, 2, {"i1": 4}),  # 3.5 times the points of a program
+        (112, 1040, 3, {"i1": 3}),
+        (97, 31, 2, {}),
+    ],
+)
+def test_threads_share_the_outer_loop_of_squares_evenly(
+    rows: int, columns: int, threads: int, expected: dict[str, int]
+) -> None:
+    assert program_of(transposed(1, rows, columns, threads=threads)).grid == expected
