@@ -20,7 +20,7 @@ from math import ceil, inf, prod
 from tilewright.decision import Cost, Decision, Refusal
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
-from tilewright.expr.core import Axis
+from tilewright.expr.core import Axis, Read, walk
 from tilewright.machine.description import Cpu
 from tilewright.operator.cycles import (
     NOTHING_EXTRA,
@@ -51,6 +51,7 @@ FEWEST_BLOCKS = 3  # of k in L1: with two, sums that come and go take more than 
 MOST_OF_SET = 0.5
 HIDDEN = 0.25  # of a step, up to which L2 gives b beside the multiply-adds: Zen 3
 ARRIVING = 1 / 32  # of the multiply-adds of a program, what bringing a panel from beyond L2 may take: Zen 3
+MANY_PANELS = 8  # of b, from which on blocks leave L2 for rows of the result: Zen 1, where 8 and 32 gained, and 4 lost
 LATE = 1 / 64  # of these, above which tiles ask for the next panel: Zen 3, where 49 and 196 rows gained
 # Parts of a panel that are read side by side, the first that there can be: from L3 and from memory 4 are the fastest of
 # 1, 2, 4 and 8, and 2 are faster than 1 (Zen 1).
@@ -184,6 +185,17 @@ def _asks_for_panels(work: Product, loops: Sequence[SpatialLoop], machine: Cpu) 
 def _b_bytes(work: Product) -> int:
     """Bytes of b."""
     return work.columns.size * prod(axis.size for axis in work.depth) * dtypes.size_bytes(work.b.tensor.dtype)
+
+
+def _epilogue_bytes(work: Product) -> int:
+    """Bytes of the result of one row, and of what its epilogue reads that other rows do not."""
+    found = {work.output.name: work.output}
+    for read in walk(work.epilogue):
+        form = affine(read.indices[0]) if isinstance(read, Read) and read.indices else None
+        if form is not None and any(form.coefficient(axis) for axis in work.rows):
+            assert isinstance(read, Read)
+            found[read.tensor.name] = read.tensor
+    return work.columns.size * sum(dtypes.size_bytes(tensor.dtype) for tensor in found.values())
 
 
 def _sums_bytes(work: Product, inside: Sequence[SpatialLoop], tile: Mapping[str, int]) -> int:
@@ -331,11 +343,17 @@ def l2_bytes(machine: Cpu) -> int:
 
 
 def _blocks(work: Product, machine: Cpu, threads: int, tile: dict[str, int], a_bytes: int) -> dict[str, int]:
-    """Deal outer loops point by point, m loops so that a block of a fits half of L2, n loops if threads lack work."""
+    """Deal outer loops point by point, m loops so that a block of a fits half of L2, n loops if threads lack work.
+
+    Where L2 keeps b, and b has many panels, rows of the result and of what the epilogue reads count too. Each panel
+    leads to other lines of them, and lines whose neighbours were used a short time before are near.
+    """
     blocks = {axis.name: axis.size for axis in work.outer}
     near_bytes = machine.caches[min(1, len(machine.caches) - 1)].bytes
     rows = prod(axis.size for axis in work.rows)
     bytes_of_row = max(1, min(a_bytes / max(1, rows), row_bytes(work)))
+    if _b_bytes(work) <= near_bytes / 2 and work.columns.size >= MANY_PANELS * tile[work.columns.name]:
+        bytes_of_row += _epilogue_bytes(work)
     wanted_rows = max(1, int(near_bytes / 2 / bytes_of_row))
     remaining = -(-rows // wanted_rows)
     if depth_blocks(work, tile, machine) > 1:
