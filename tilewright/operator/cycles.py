@@ -63,8 +63,8 @@ def tiled_cycles(work: Product, rows: Sequence[int], vectors: int, machine: Cpu)
     sizes = tuple(axis.size for axis in work.rows)
     ports = 1 / multiply_cycles(work, machine), machine.loads_per_cycle, machine.stores_per_cycle
     columns = -(-work.columns.size // work.lanes)
-    near, far = (cycles / prod(rows) for cycles in line_cycles(work, rows, vectors, machine))
-    tiles = _tiles_cycles(sizes, tuple(rows), columns, vectors, k, ports, extra_instructions(work), near, far)
+    lines = line_cycles(work, rows, vectors, machine) / prod(rows)
+    tiles = _tiles_cycles(sizes, tuple(rows), columns, vectors, k, ports, extra_instructions(work), lines)
     return tiles * prod(axis.size for axis in work.outer)
 
 
@@ -98,12 +98,11 @@ def _tiles_cycles(
     k: float,
     ports: Ports,
     extra: Extra,
-    near: float,
-    far: float,
+    lines: float,
 ) -> float:
     """Cycles of all tiles of rows of these sizes, by columns in vectors; layers of a network ask for the same ones.
 
-    In each step lines of a row take `near` cycles to come behind the rest, and `far` beside it.
+    In each step the lines of a row take `lines` cycles beside the rest.
     """
     pieces = [_pieces(size, tile) for size, tile in zip(sizes, rows, strict=True)]
     total = 0.0
@@ -112,7 +111,7 @@ def _tiles_cycles(
             count = prod((c for c, _ in combination), start=column_count)
             height = prod(size for _, size in combination)
             if count:
-                total += count * (_tile_cycles(height, width, k, ports, extra, height * near) + k * height * far)
+                total += count * (_tile_cycles(height, width, k, ports, extra) + k * height * lines)
     return total
 
 
@@ -160,11 +159,11 @@ def _pieces(extent: int, size: int) -> list[tuple[int, int]]:
     return [(full, size), (1, rest)] if rest else [(full, size)]
 
 
-def _tile_cycles(rows: int, vectors: int, k: float, ports: Ports, extra: Extra, lines: float) -> float:
+def _tile_cycles(rows: int, vectors: int, k: float, ports: Ports, extra: Extra) -> float:
     fma_units, loads_per_cycle, stores_per_cycle = ports
     fma = rows * vectors / fma_units
     loads = (rows + vectors) / loads_per_cycle
-    step = max(_issue_cycles(fma), loads, lines)
+    step = max(_issue_cycles(fma), loads)
     if extra != NOTHING_EXTRA:
         per_row, per_vector, per_sum = extra
         instructions = rows * (1 + per_row) + vectors * (1 + per_vector) + rows * vectors * (1 + per_sum)
