@@ -10,7 +10,7 @@ from tilewright.compiler.make_plan import make_plan
 from tilewright.expr import GraphBuilder
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph
-from tilewright.expr.ops import conv, reduce
+from tilewright.expr.ops import conv, linalg, reduce
 from tilewright.intrinsics.registry import Registry, standard
 from tilewright.layouts import permuted
 from tilewright.machine import host, resolve_cpu
@@ -98,3 +98,14 @@ def test_without_any_record_it_is_a_plain_nest() -> None:
     names = [record.name for record in standard() if record.name.startswith("fma_")]
     line, _ = chosen(depthwise(32), standard().without(*names))
     assert line == "instruction of second: none, because no record has a mapping that reads its operands where they are"
+
+
+@pytest.mark.parametrize(("columns", "lanes"), [(12, 4), (16, 8), (4, 4), (116, 8), (20, 8)])
+def test_columns_that_are_no_whole_vectors_may_have_narrow_ones(columns: int, lanes: int) -> None:
+    """On a Zen 1 three narrow multiply-adds take less than two of whole vectors, and five no less than three."""
+    b = GraphBuilder()
+    w = np.random.default_rng(0).standard_normal((64, columns)).astype("f4")
+    graph = b.finish([linalg.matmul(b.input("x", (600, 64), "f32"), b.constant(w, "w"), name="y")])
+    decisions = make_plan(graph, resolve_cpu("znver1"), 1).decisions
+    (said,) = (each.chosen for each in decisions if each.subject == "instruction of y")
+    assert said.endswith(f"on fma_{lanes}_f32_f32")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.expr.core import Axis, Read, Tensor
+from tilewright.expr.core import Axis, Expr, Read, Tensor
 from tilewright.expr.rewrite import transform
 from tilewright.machine import resolve_cpu
 from tilewright.operator.cycles import ISSUE_WIDTH, cycles_from_memory, tiled_cycles
@@ -22,13 +22,14 @@ from tilewright.tiles.product import Operand, Product, flat_product
 MACHINE = resolve_cpu("znver5")
 
 
-def matrices(m: int, n: int, k: int) -> Product:
-    """C[i, j] = sum A[i, k] * B[k, j]."""
+def matrices(m: int, n: int, k: int, added: Expr | None = None) -> Product:
+    """C[i, j] = sum A[i, k] * B[k, j], to which the epilogue may add something."""
     i, j, l = Axis("i", m), Axis("j", n), Axis("k", k)
     a, b, c = (Tensor(name, (size,), "f32") for name, size in (("A", m * k), ("B", k * n), ("C", m * n)))
     total = Tensor("sum", (), "f32")
+    epilogue = Read(total, ()) if added is None else Read(total, ()) + added
     return flat_product(
-        (), (i,), j, (l,), Operand(a, i * k + l), Operand(b, l * n + j), total, Read(total, ()), c, i * n + j,
+        (), (i,), j, (l,), Operand(a, i * k + l), Operand(b, l * n + j), total, epilogue, c, i * n + j,
         intrinsic="fma",
         shapes=((6, 4), (4, 6), (8, 3), (14, 2), (28, 1)), lanes=16,
     )  # fmt: skip
@@ -94,6 +95,27 @@ def test_programs_have_rows_enough_for_a_panel_that_comes_from_beyond_l2() -> No
 def test_programs_have_rows_that_take_half_of_l2_where_it_holds_all_of_b() -> None:
     """Rows of 16 KiB in half of 1 MiB, and b in the other half; the last tile of 14 rows may go beyond."""
     assert 32 <= max(programs(512, 32, 4096, 1)) / 32 < 32 + 14
+
+
+def test_programs_leave_l2_for_rows_of_a_result_in_many_panels() -> None:
+    """Rows of 128 bytes of a and 4096 of c in half of 1 MiB; with few panels, or b beyond the other half, a alone."""
+    assert 124 - 28 < max(programs(4096, 1024, 32, 1)) / 1024 < 124 + 28
+    assert max(programs(4096, 64, 32, 1)) / 64 == 4096
+    assert max(programs(4096, 8192, 32, 1)) / 8192 == 4096
+
+
+def test_what_an_epilogue_reads_of_each_row_takes_its_part_of_l2() -> None:
+    """Twice the bytes of a row with a tensor that is added, and no more with one that all rows share."""
+
+    i, j = Axis("i", 4096), Axis("j", 1024)
+
+    def rows(added: Expr | None) -> int:
+        work = matrices(4096, 1024, 32, added)
+        point, blocks, _ = choose_point(work, MACHINE, 1, 4096 * 32 * 4, "C")
+        return max(SpatialLoop(i, point.tile(work)["i"], blocks["i"]).points)
+
+    assert rows(Tensor("R", (4096 * 1024,), "f32")[i * 1024 + j]) < 0.7 * rows(None)
+    assert rows(Tensor("bias", (1024,), "f32")[j]) == rows(None)
 
 
 def test_a_tile_that_leaves_a_thread_idle_gives_way_to_one_nearly_as_fast() -> None:
