@@ -106,7 +106,6 @@ def test_programs_leave_l2_for_rows_of_a_result_in_many_panels() -> None:
 
 def test_what_an_epilogue_reads_of_each_row_takes_its_part_of_l2() -> None:
     """Twice the bytes of a row with a tensor that is added, and no more with one that all rows share."""
-
     i, j = Axis("i", 4096), Axis("j", 1024)
 
     def rows(added: Expr | None) -> int:
