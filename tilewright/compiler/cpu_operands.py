@@ -40,7 +40,8 @@ from tilewright.tiles.product import Operand, Product
 
 # Rows up to which a contiguous b is read where it is, if L2 holds it and if not: then a panel has a page for each step.
 ROWS_WORTH_PACKING = 64, 16
-COPIED_LINE = 20  # cycles for each line of a copy that transposes: Zen 3, L3
+COPIED_LINE = 30  # cycles for each line of a copy that transposes, from L3: 20 on a Zen 3, 40 on a Zen 1
+SHARED_COPY = 1 << 18  # bytes from which on threads share a copy; the others wait for one that copies less
 SMALLEST_DEPTH = 16  # points of a k loop that is cut in two
 
 
@@ -234,7 +235,8 @@ class Operands:
         there = self._work(self._plain_operand(), copied)
         saved = fewest_cycles(work, machine) - fewest_cycles(there, machine)
         made = packed(read, order).name in self.planning.plan.stored  # for another product
-        copying = 0.0 if made else COPIED_LINE * stored.bytes / machine.caches[0].line_bytes
+        threads = self.planning.threads if stored.bytes < SHARED_COPY else 1
+        copying = 0.0 if made else threads * COPIED_LINE * stored.bytes / machine.caches[0].line_bytes
         if saved <= copying:
             return work
         self._store_again(
