@@ -235,8 +235,7 @@ class Operands:
         there = self._work(self._plain_operand(), copied)
         saved = fewest_cycles(work, machine) - fewest_cycles(there, machine)
         made = packed(read, order).name in self.planning.plan.stored  # for another product
-        threads = self.planning.threads if stored.bytes < SHARED_COPY else 1
-        copying = 0.0 if made else threads * COPIED_LINE * stored.bytes / machine.caches[0].line_bytes
+        copying = 0.0 if made else self._copying_cycles(stored.bytes)
         if saved <= copying:
             return work
         self._store_again(
@@ -244,6 +243,14 @@ class Operands:
         )
         self.depth = self._ordered_depth()
         return self._work(self._plain_operand())
+
+    def _copying_cycles(self, size_bytes: int) -> float:
+        """The part of a product in the cycles of a copy of its broadcast operand, which other products may read too."""
+        users = self.planning.users.get(self.a.tensor.name, ())
+        products = sum(1 for user in users if self.planning.product_of(user) is not None)
+        threads = self.planning.threads if size_bytes < SHARED_COPY else 1
+        lines = size_bytes / self.machine.caches[0].line_bytes
+        return threads * COPIED_LINE * lines / max(1, products)
 
     def _summed_dimensions(self) -> list[int]:
         """The dimensions of a along which reduction loops take neighbours, that of the longest loop last."""
