@@ -73,7 +73,8 @@ def _quotient_single(a: Value, offset: int) -> Value:
     """
     scale = 2.0**offset
     end, *rest = (scale * coefficient for coefficient in NORMAL_REST_32)
-    u = a.polynomial(NORMAL_UPPER_32)  # a is taken out of the sum, so that only its last rounding weighs near 0
+    u = a.polynomial(NORMAL_UPPER_32)
+    # `end` is added last, so that only that rounding weighs near 0.
     return u / u.fma(scale * NORMAL_GROWTH, a.polynomial(rest)).fma(a, end)
 
 

@@ -351,7 +351,7 @@ def copies_of_image(plan: Plan) -> list[str]:
     [
         (64, 2, 256, True),  # channels are 16 KiB apart: 128 lines of a row in one set of L1, and few of L2
         (64, 2, 16, False),  # the copy takes longer
-        (65, 2, 256, False),  # lines come from L2, behind the multiply-adds
+        (65, 2, 256, False),  # lines come from L2: the copy takes longer
     ],
 )
 def test_an_image_whose_channels_share_few_sets_is_copied(size: int, stride: int, filters: int, copied: bool) -> None:
@@ -371,9 +371,25 @@ def test_a_copy_that_another_product_made_costs_nothing() -> None:
     assert sum(copy in kernel.reads for kernel in plan.kernels) == 2
 
 
+@pytest.mark.parametrize(("products", "copied"), [(1, False), (2, True)])
+def test_products_that_read_one_copy_share_its_cycles(products: int, copied: bool) -> None:
+    b = GraphBuilder()
+    image = b.input("X", (1, 128, 64, 64), "f32")
+    weights = [b.constant(RNG.standard_normal((96, 128, 1, 1)).astype("f4"), f"W{n}") for n in range(products)]
+    plan = make_plan(b.finish([conv.conv(image, each, strides=2) for each in weights]), resolve_cpu("znver3"), 1)
+    assert bool(copies_of_image(plan)) == copied
+
+
+@pytest.mark.parametrize(("size", "copied"), [(14, (True, False)), (64, (True, True))])
+def test_threads_wait_for_a_small_copy_that_one_of_them_makes(size: int, copied: tuple[bool, bool]) -> None:
+    graph = pointwise(size, 512, channels=256)
+    found = [bool(copies_of_image(make_plan(graph, resolve_cpu("znver3"), threads))) for threads in (1, 2)]
+    assert tuple(found) == copied
+
+
 @pytest.mark.parametrize(
     ("size", "channels", "stride", "dtype", "threads"),
-    [(7, 97, 1, "f32", 1), (32, 53, 2, "f32", 2), (7, 31, 1, "f64", 2), (13, 53, 1, "bf16", 1), (32, 31, 2, "bf16", 2)],
+    [(7, 97, 1, "f32", 1), (32, 67, 2, "f32", 2), (7, 31, 1, "f64", 2), (13, 53, 1, "bf16", 1), (32, 31, 2, "bf16", 2)],
 )
 def test_a_product_of_a_copied_image_is_right(
     tmp_path: Path, size: int, channels: int, stride: int, dtype: str, threads: int
