@@ -389,7 +389,7 @@ def test_threads_wait_for_a_small_copy_that_one_of_them_makes(size: int, copied:
 
 @pytest.mark.parametrize(
     ("size", "channels", "stride", "dtype", "threads"),
-    [(7, 97, 1, "f32", 1), (32, 67, 2, "f32", 2), (7, 31, 1, "f64", 2), (13, 53, 1, "bf16", 1), (32, 31, 2, "bf16", 2)],
+    [(7, 97, 1, "f32", 1), (32, 67, 1, "f32", 2), (7, 31, 1, "f64", 2), (13, 53, 1, "bf16", 1), (32, 31, 2, "bf16", 2)],
 )
 def test_a_product_of_a_copied_image_is_right(
     tmp_path: Path, size: int, channels: int, stride: int, dtype: str, threads: int
