@@ -96,3 +96,20 @@ def apply(
     outcome = emulator.run(parse(text), "k", (-(-count // 128), 1, 1), (128, 1, 1), [*columns, found])
     assert not outcome.diagnostics, [str(diagnostic) for diagnostic in outcome.diagnostics]
     return found
+
+
+SHARED = ".shared .align 16 .b8 s[512];"
+MINE = "shl.b32 %r1, %r0, 2; mov.u32 %r2, s; add.u32 %r3, %r2, %r1;"  # %r3: the thread's own word of s
+NEXT = "add.u32 %r4, %r0, 1; and.b32 %r4, %r4, 63; shl.b32 %r4, %r4, 2; add.u32 %r4, %r2, %r4;"  # its neighbour's
+
+
+def buffers(count: int = 64) -> list[np.ndarray]:
+    """An input of so many numbers and an output of zeros."""
+    return [np.arange(count, dtype=np.uint32), np.zeros(count, np.uint32)]
+
+
+def run64(body: str, **options: object) -> tuple[list[str], list[np.ndarray]]:
+    """The kinds of diagnostics of 64 threads that share `s`, and their buffers."""
+    arrays = buffers()
+    result = execute(body, *arrays, threads=64, before=SHARED, **options)
+    return kinds(result), arrays
