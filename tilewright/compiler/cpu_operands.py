@@ -25,6 +25,7 @@ from tilewright.instruction.products import MappedProduct, contiguous_dimension,
 from tilewright.instruction.relayout import named_by_content, packed
 from tilewright.layouts import Packed, permuted, row_major
 from tilewright.machine.description import Cpu
+from tilewright.operator.depth_bounds import bounded
 from tilewright.operator.flatten import address
 from tilewright.operator.product_loops import merge_product_loops
 from tilewright.operator.product_point import ProductPoint
@@ -65,6 +66,7 @@ class Operands:
         self.whole_groups = self.packs = False
         self.relayouts: list[Compute] = []
         self.packed: dict[Read, Expr] = {}
+        self.tile: dict[str, int] = {}  # the register tile, once it is chosen
         self.producers: dict[str, Compute] = {}
 
     def take_producers(self) -> None:
@@ -117,10 +119,11 @@ class Operands:
             padded=tuple(name for name, padded in ends.items() if padded),
         )
         work = replace(work, mapping=how)
+        work = work.without_support_along(work.depth if self.joins else self.fused)
         work = replace(work.with_substituted_loops(self.linearised), shapes=product.shapes)
         if self.joins:
             return work
-        return merge_product_loops(work, product.mapping.sets[0] if product.fixed else None)
+        return merge_product_loops(work, product.mapping.sets[0] if product.fixed else None, bounded(work, self.tile))
 
     def _own_layout(self, read: Read, producer: Group) -> Packed:
         """How an operand is stored that nothing is packed for: b as what it is computed from, a as it is."""

@@ -26,6 +26,7 @@ from tilewright.operator.rules.cpu_product import (
     blocks_of,
     choose_point,
     decision_of_streams,
+    decision_of_zeros,
     depth_blocks,
     scheduled_product,
 )
@@ -82,7 +83,7 @@ class ProductPlan:
                 decision.subject, str(point), ASKED, decision.chosen, decision.reason, runner_up_cost=decision.cost
             )
         plan.decisions.append(decision)
-        tile = point.tile(work)
+        tile = operands.tile = point.tile(work)
         running = self.proven(work, tile)
         plan.decisions.insert(self.position, replace(self.decision, chosen=str(running)))
         work = operands.spread_rows(work, point, blocks)
@@ -98,6 +99,8 @@ class ProductPlan:
             work = operands.with_panels(tile[product.columns.name], block)
         if asked is None:
             point = replace(point, k_blocks=depth_blocks(work, tile, self.machine))
+        zeros = decision_of_zeros(work, tile, self.machine, kernel)
+        plan.decisions += [] if zeros is None else [zeros]
         vectors, placed = epilogue_vectors(work, point, self.machine, kernel)
         if work.has_epilogue:
             plan.decisions.append(placed)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tilewright.compiler.planning import Planning
-from tilewright.expr.affine import affine
-from tilewright.expr.core import Axis, Compute, Const, Expr, Read, Tensor
+from tilewright.expr.affine import affine, bounds
+from tilewright.expr.core import Axis, Compute, Const, Expr, Read, Tensor, static_shape
 from tilewright.expr.dtypes import INDEX
 from tilewright.expr.rewrite import substitute
 from tilewright.graph.groups import Group
@@ -35,7 +35,22 @@ def work_of(
         Operand(each.tensor, substitute(each.index, unit), guard) for each, guard in zip((a, b), guards, strict=True)
     )
     loops = product.outer, rows, product.columns, depth
-    return flat_product(*loops, factor, other, total, substitute(epilogue, unit), target, index)
+    support = tuple((substitute(place, unit), extent) for place, extent in support_of(planning, product))
+    return flat_product(*loops, factor, other, total, substitute(epilogue, unit), target, index, support=support)
+
+
+def support_of(planning: Planning, product: MappedProduct) -> list[tuple[Expr, int]]:
+    """The indices at which factors read beyond a tensor, where it has a border of zeros, with the tensor's extents."""
+    found = []
+    for read in (product.a, product.b):
+        border = planning.borders.get(read.tensor.name)
+        if border is None or not border.of_zeros:
+            continue
+        for index, extent in zip(read.indices, static_shape(read.tensor.shape), strict=True):
+            low, high = bounds(index)
+            if low < 0 or high >= extent:
+                found.append((index, extent))
+    return found
 
 
 def operand_of(planning: Planning, read: Read) -> Operand:

@@ -6,8 +6,10 @@ from math import gcd
 
 from xdsl.dialects import scf
 from xdsl.dialects.arith import AddiOp, ConstantOp, MuliOp, OrIOp, ShLIOp, SubiOp, XOrIOp
-from xdsl.dialects.builtin import IntegerAttr
+from xdsl.dialects.builtin import IndexType, IntegerAttr
 from xdsl.ir import Block, SSAValue
+
+from tilewright.kernel.dialect import ProgramIdOp
 
 
 def constant_index(value: SSAValue) -> int | None:
@@ -16,6 +18,38 @@ def constant_index(value: SSAValue) -> int | None:
     if isinstance(owner, ConstantOp) and isinstance(owner.value, IntegerAttr):
         return owner.value.value.data
     return None
+
+
+def surely_runs(loop: scf.ForOp) -> bool:
+    """Whether a loop has a first iteration by the form of its bounds: constants, or ``low`` to ``low + constant``."""
+    low, end = constant_index(loop.lb), loop.ub.owner
+    if low is not None:
+        high = constant_index(loop.ub)
+        return high is not None and low < high
+    if not isinstance(end, AddiOp) or loop.lb not in end.operands:
+        return False
+    (distance,) = (each for each in end.operands if each != loop.lb)
+    return (constant_index(distance) or 0) > 0
+
+
+def is_sum_of_counters(value: SSAValue) -> bool:
+    """Whether an index is made of constants and of what blocks and programs count by sums and products alone."""
+    owner = value.owner
+    if isinstance(owner, AddiOp | SubiOp | MuliOp):
+        return is_sum_of_counters(owner.lhs) and is_sum_of_counters(owner.rhs)
+    return isinstance(owner, Block | ConstantOp | ProgramIdOp)
+
+
+def indices_from_outside(loop: scf.ForOp) -> list[SSAValue]:
+    """The indices that the body of a loop reads, made outside of it, that are no constants; each once."""
+    inside: set[SSAValue] = set()
+    read: dict[SSAValue, None] = {}
+    for op in loop.body.walk():
+        inside.update(op.results)
+        inside.update(argument for region in op.regions for block in region.blocks for argument in block.args)
+        read.update(dict.fromkeys(operand for operand in op.operands if isinstance(operand.type, IndexType)))
+    inside.update(loop.body.block.args)
+    return [value for value in read if value not in inside and constant_index(value) is None]
 
 
 def divisor(value: SSAValue) -> int:

@@ -42,6 +42,7 @@ from tilewright.lower.seen import extreme_at, units_seen
 from tilewright.lower.steps import Parameter
 from tilewright.lower.whereabouts import Notes
 from tilewright.lower.windows import WindowBuffers
+from tilewright.operator.depth_bounds import bounds_of_tiles
 from tilewright.operator.product_tree import NextRows, ProductTree
 from tilewright.operator.products_tree import Buffer, ProductsTree, products_tree
 from tilewright.tiles.kernel import Kernel
@@ -467,7 +468,7 @@ class _Tile(OutputTile):
                 return [self._products(rest, {**where, axis: counter}, {**counters, counter: index}, carried[0], None)]
 
             low, end = span[:2] if span is not None else (builder.index(0), builder.index(extent))
-            return builder.loop(low, end, inside, [total])[0]
+            return builder.loop(*self._without_zeros(axis, low, end), inside, [total])[0]
         if axis in self.point.blocks:
             return self._products_of_block(self.point.blocks[axis], total)
         step, group = self.tree.step, self.work.group
@@ -496,6 +497,32 @@ class _Tile(OutputTile):
             return [self._dot(rounded, {**where, axis: place}, counters, summed, ragged)]
 
         return left()[0] if span is None else builder.either(span[2], left, lambda: [summed])[0]
+
+    def _without_zeros(self, axis: Axis, low: SSAValue, end: SSAValue) -> tuple[SSAValue, SSAValue]:
+        """The steps of a depth loop from `low` to `end`, perhaps without those that add zeros to the whole tile.
+
+        There may be none left.
+        """
+        builder = self.builder
+        for bound in bounds_of_tiles(self.work, self.tree.tile) if self.tree.skips_zeros else ():
+            if bound.depth != axis:
+                continue
+            before = bound.place.scaled(-1)
+            first = self._steps_up_to(before, bound.factor, largest=False)
+            behind = self._steps_up_to(before + Affine(bound.extent), bound.factor, largest=True)
+            low = builder.insert(arith.MaxSIOp(low, first))
+            end = builder.insert(arith.MinSIOp(end, behind))
+        return low, end
+
+    def _steps_up_to(self, distance: Affine, factor: int, largest: bool) -> SSAValue:
+        """Steps of so many places that cover a distance, the largest or smallest one of the tile, if it is above 0."""
+        builder = self.builder
+        reached = extreme_at(builder, distance, self.point, largest)
+        reached = builder.insert(arith.MaxSIOp(reached, builder.index(0)))
+        if factor == 1:
+            return reached
+        up = builder.add(reached, builder.index(factor - 1))
+        return builder.insert(arith.DivUIOp(up, builder.index(factor)))
 
     def _products_of_block(self, block: Block, total: SSAValue) -> SSAValue:
         """Products over the only k loop within a block of it."""

@@ -18,6 +18,7 @@ from tilewright.expr.dtypes import INDEX, is_float
 from tilewright.intrinsics.registry import catalogue
 from tilewright.machine.description import Cpu
 from tilewright.machine.roofline import OVERLAP
+from tilewright.operator.depth_bounds import steps_left
 from tilewright.operator.product_point import ProductPoint
 from tilewright.operator.row_lines import crowded, line_cycles
 from tilewright.operator.statements import is_multiply_add, places
@@ -58,8 +59,13 @@ def product_cycles(work: Product, point: ProductPoint, machine: Cpu) -> float:
 
 
 def tiled_cycles(work: Product, rows: Sequence[int], vectors: int, machine: Cpu) -> float:
-    """Cycles of a product with a register tile of `rows` along each m loop by `vectors`, ragged tiles included."""
-    k = prod(axis.size for axis in work.depth) / work.group
+    """Cycles of a product with a register tile of `rows` along each m loop by `vectors`, ragged tiles included.
+
+    Steps that add zeros to a whole tile are left out. Convolutions of 2 to 64 channels on 7 to 56 pixels were 1.00 to
+    1.07 times as fast without them (Zen 1), so that loops with bounds count as others do.
+    """
+    tile = {axis.name: points for axis, points in zip(work.rows, rows, strict=True)}
+    k = prod(axis.size for axis in work.depth) / work.group * steps_left(work, tile)
     sizes = tuple(axis.size for axis in work.rows)
     ports = 1 / multiply_cycles(work, machine), machine.loads_per_cycle, machine.stores_per_cycle
     columns = -(-work.columns.size // work.lanes)

@@ -14,15 +14,19 @@ from tilewright.operator.statements import addresses, contiguous, outside_reads
 from tilewright.tiles.product import Product
 
 
-def merge_product_loops(work: Product, rows: Collection[Axis] | None = None) -> Product:
+def merge_product_loops(
+    work: Product, rows: Collection[Axis] | None = None, single: Collection[Axis] = ()
+) -> Product:  # fmt: skip
     """Fuse neighbouring row loops, and neighbouring depth loops, that are contiguous in every address.
 
-    Loops among `rows`, where given, are fused with each other only.
+    Loops among `rows`, where given, are fused with each other only, and `single` ones with none.
     """
-    return merge_shared_loops([work], rows)[0]
+    return merge_shared_loops([work], rows, single)[0]
 
 
-def merge_shared_loops(works: Sequence[Product], rows: Collection[Axis] | None = None) -> list[Product]:
+def merge_shared_loops(
+    works: Sequence[Product], rows: Collection[Axis] | None = None, single: Collection[Axis] = ()
+) -> list[Product]:
     """As `merge_product_loops`, for products in one kernel: loops that several have are fused in all of them, where
     they are neighbours in the same role and contiguous in every address of each.
     """
@@ -35,6 +39,7 @@ def merge_shared_loops(works: Sequence[Product], rows: Collection[Axis] | None =
                 sharing = [n for n, work in enumerate(merged) if {a, b} & {*work.spatial, *work.depth}]
                 neighbours = all((a, b) in pairwise(getattr(merged[n], part)) for n in sharing)
                 separate = part == "rows" and rows is not None and (a in rows) != (b in rows)
+                separate = separate or a in single or b in single
                 if separate or not neighbours or not all(_are_one(merged[n], a, b) for n in sharing):
                     position += 1
                     continue
@@ -71,7 +76,7 @@ def _with_fused(work: Product, pair: tuple[Axis, Axis], fused: Axis) -> Product:
     def names(called: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(fused.name if name == b.name else name for name in called if name != a.name)
 
-    product = work.with_substituted_loops({a: Const(0, INDEX), b: fused})
+    product = work.without_support_along(pair).with_substituted_loops({a: Const(0, INDEX), b: fused})
     statements = tuple(replace(each, axes=loops(each.axes), reduce=loops(each.reduce)) for each in product.statements)
     mapping: ProductMapping = work.mapping
     mapping = replace(mapping, rows=names(mapping.rows), depth=names(mapping.depth), padded=names(mapping.padded))

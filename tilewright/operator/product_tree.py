@@ -10,11 +10,21 @@ from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis
+from tilewright.operator.depth_bounds import bounded
 from tilewright.tiles import build
 from tilewright.tiles.build import in_program, register_tile, rooted
 from tilewright.tiles.kernel import Kernel
 from tilewright.tiles.loops import SpatialLoop
-from tilewright.tiles.parts import factors, loops_named, number_of, program_of, register_tiles, require_form, tiles_at
+from tilewright.tiles.parts import (
+    factors,
+    hints_of,
+    loops_named,
+    number_of,
+    program_of,
+    register_tiles,
+    require_form,
+    tiles_at,
+)
 from tilewright.tiles.product import Product, micro_kernel, product_of
 from tilewright.tiles.tree import (
     Hint,
@@ -63,7 +73,8 @@ class ProductTree:
     the tiles of a panel ask for the next panel. If `row_line_bytes` is not 0, a tile of a block asks for the rows of a
     that the next tile reads (`next_tile`); without blocks the tiles of a program ask for those of the next program
     (`NextRows`). With `epilogue_vectors` the epilogue is a loop that reads the sums of a tile from scratch memory, so
-    many vectors at a time; with 0 it is written out. A depth loop that is cut in blocks outside has so many points here
+    many vectors at a time; with 0 it is written out. With `skips_zeros` a tile runs only the steps of depth loops that
+    `depth_bounds` leaves it. A depth loop that is cut in blocks outside has so many points here
     as `within` says.
     """
 
@@ -77,6 +88,7 @@ class ProductTree:
     row_line_bytes: int = 0
     sums_level: str = "L2"
     epilogue_vectors: int = 0
+    skips_zeros: bool = False
     within: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -142,6 +154,7 @@ class ProductTree:
         steps[first] = self.k_block or steps[first]
         steps[last] = -(-steps[last] // self.step)
         leaf = Leaf(work.statements[0].name, micro_kernel(work, self.tile, {last: self.step}))
+        hints = [*hints, Hint("skip_zeros")] if self.skips_zeros else hints
         return rooted(build.tile("L1", list(steps.items()), leaf, hints=hints))
 
     def epilogue(self, hints: tuple[Hint, ...] = ()) -> TileTree | None:
@@ -186,6 +199,7 @@ def product_tree(kernel: Kernel) -> ProductTree:
         row_line_bytes=number_of(kernel.tree, "prefetch_rows", 0),
         sums_level=program.body.level if isinstance(program.body, Stage) else "L2",
         epilogue_vectors=vectors_at_a_time(kernel.tree, work),
+        skips_zeros=bool(hints_of(kernel.tree, "skip_zeros")),
     )
     _require_all(found)
     require_form(kernel.tree, found.tree())
@@ -217,6 +231,9 @@ def _require_all(tree: ProductTree) -> None:
         raise InvalidTree(f"a block of {work.depth[0].name} walks {names}", help=f"tiles of {rows} inside it")
     require_steps(tree)
     _require_lines(tree)
+    if tree.skips_zeros and not bounded(work, tree.tile):
+        fact = f"skip_zeros: no step of the sums of {work.output.name} adds zeros to a whole tile"
+        raise InvalidTree(fact, help="leave the hint out")
 
 
 def _require_lines(tree: ProductTree) -> None:

@@ -64,7 +64,8 @@ class Statement:
     With an `Ordered` accumulation the statement gives whole dimensions of the result, of so many elements and strides
     as `dims` says: the element at places p of these lies at ``address + sum p * stride``. A sum that `follows` another
     reduction may be computed in one pass with it. An extreme that `ignores_nan` may pass over elements that are NaN:
-    these reach every result that depends on it in another way.
+    these reach every result that depends on it in another way. `body` is zero where one of the indices in `support` is
+    not at least 0 and less than the number beside it: what it reads there is a border of zeros.
     """
 
     tensor: Tensor
@@ -76,6 +77,7 @@ class Statement:
     dims: tuple[tuple[int, int], ...] = ()
     follows: Follows | None = None
     ignores_nan: bool = False
+    support: tuple[tuple[Expr, int], ...] = ()
 
     @property
     def name(self) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import field, replace
 from functools import cached_property
 from math import prod
 
 from tilewright.dataclass import dataclass
-from tilewright.expr.core import Apply, Axis, Cast, Compute, Const, Expr, Read, Tensor, select
+from tilewright.expr.core import Apply, Axis, Cast, Compute, Const, Expr, Read, Tensor, select, walk
 from tilewright.expr.dtypes import INDEX, DType
 from tilewright.expr.rewrite import substitute
 from tilewright.expr.text import print_statement
@@ -149,6 +149,14 @@ class Product:
         """The loops that were fused into a loop, or the loop itself."""
         return self.fused.get(loop.name, (loop,))
 
+    def without_support_along(self, loops: Collection[Axis]) -> Product:
+        """The same product, which does not know where its body is zero by the indices of these loops."""
+        statements = []
+        for each in self.statements:
+            support = tuple(pair for pair in each.support if not any(node in loops for node in walk(pair[0])))
+            statements.append(replace(each, support=support))
+        return replace(self, statements=tuple(statements))
+
     def renamed(self, loops: Mapping[Axis, Axis]) -> Product:
         """The same product with other loops in the place of some of its own."""
         names = {old.name: new.name for old, new in loops.items()}
@@ -176,7 +184,8 @@ class Product:
         statements = []
         for each in self.statements:
             address = None if each.address is None else substitute(each.address, loops)
-            statements.append(replace(each, body=substitute(each.body, loops), address=address))
+            support = tuple((substitute(index, loops), extent) for index, extent in each.support)
+            statements.append(replace(each, body=substitute(each.body, loops), address=address, support=support))
         return replace(self, statements=tuple(statements))
 
 
@@ -263,21 +272,24 @@ def flat_product(
     group: int = 1,
     padded: tuple[str, ...] = (),
     shapes: tuple[tuple[int, int], ...] = (),
+    support: tuple[tuple[Expr, int], ...] = (),
 ) -> Product:
     """The product of `a` and `b`, summed over `depth`, with its epilogue.
 
     `epilogue` reads the sum as `total`, a tensor of rank 0; where it does nothing else, there is one statement.
-    `output` is written at the linear address `index`. What follows is as in `ProductMapping`.
+    `output` is written at the linear address `index`. What follows is as in `ProductMapping`; `support` is as in
+    `Statement`.
     """
     axes, dtype = (*outer, *rows, columns), total.dtype
     body = Apply("mul", (_factor(a, dtype), _factor(b, dtype)), dtype)
     if isinstance(epilogue, Read) and epilogue.tensor.name == total.name:
-        statements: tuple[Statement, ...] = (Statement(output, axes, body, depth, "sum", index),)
+        statements: tuple[Statement, ...] = (Statement(output, axes, body, depth, "sum", index, support=support),)
     else:
         if total.name == output.name:
             renamed = Tensor(f"{total.name}.sum", (), dtype)
             epilogue, total = with_names(epilogue, {total.name: renamed.name}), renamed
-        statements = Statement(total, axes, body, depth, "sum"), Statement(output, axes, epilogue, address=index)
+        product = Statement(total, axes, body, depth, "sum", support=support)
+        statements = product, Statement(output, axes, epilogue, address=index)
     names = tuple(axis.name for axis in rows), columns.name, tuple(axis.name for axis in depth)
     return Product(statements, ProductMapping(intrinsic, *names, lanes, group, padded), shapes)
 

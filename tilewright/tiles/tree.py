@@ -89,6 +89,7 @@ HINTS: dict[str, tuple[type, ...]] = {
     # Tiles of a program ask for the rows of the next one by lines of so many bytes; in blocks, for those of the next
     # tile by elements.
     "prefetch_rows": (int,),
+    "skip_zeros": (),  # a tile leaves out the steps of a sum that add zeros to all of its points (`Statement.support`)
     "stream": (),  # stores bypass the caches
     "lanes": (int,),  # elements of a vector register, where a tile does not fill one
     "blocked": (str,),  # which thread holds which element: the text of a blocked layout

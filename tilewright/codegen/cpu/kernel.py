@@ -42,7 +42,7 @@ from tilewright.codegen.values import (
 )
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
-from tilewright.kernel.indices import constant_index, divisor
+from tilewright.kernel.indices import constant_index, divisor, indices_from_outside, is_sum_of_counters, surely_runs
 
 KERNEL_TYPE = ir.FunctionType(ir.VoidType(), [POINTER, I64, I64, I64])
 SCRATCH_ALIGNMENT = 64
@@ -439,7 +439,27 @@ class KernelEmitter:
             return _flat(self._yielded(op.body.block))
 
         bounds = self.scalar(op.lb), self.scalar(op.ub), self.scalar(op.step)
-        self._assign(op.results, initial, counted_loop(self.builder, bounds, _flat(initial), body))
+        registers = _flat(initial)
+        outside: dict[SSAValue, TileValue] = {}
+        if not surely_runs(op):
+            registers = [each if isinstance(each, ir.Constant) else self._frozen(each) for each in registers]
+        if not is_sum_of_counters(op.lb) and initial:
+            outside = {value: self.values[value] for value in indices_from_outside(op) if value in self.values}
+            self.values |= {value: each.map(self._frozen) for value, each in outside.items()}
+        self._assign(op.results, initial, counted_loop(self.builder, bounds, registers, body))
+        self.values |= outside
+
+    def _frozen(self, register: ir.Value) -> ir.Value:
+        """The same number, of which LLVM does not know where it comes from.
+
+        NewGVN of LLVM 22 ends the process where a loop that may not run carries loaded values that are stored again.
+        Its loop strength reduction, of a loop that begins anywhere, takes a register for each address, where these are
+        constants apart and go back to counters of outer loops.
+        """
+        frozen = ir.Instruction(self.builder.block, register.type, "freeze", (register,))
+        self.builder.block.instructions.append(frozen)  # llvmlite's builder has no method for it
+        self.builder.position_at_end(self.builder.block)
+        return frozen
 
     def _assign(self, values: Sequence[SSAValue], like: Sequence[TileValue], registers: Sequence[ir.Value]) -> None:
         """Give values the registers, one value after the other, as tiles of the shapes of `like`."""

@@ -355,7 +355,7 @@ def kernel_cycles(kernel: Kernel, machine: Cpu) -> float:
     tree = products_tree(kernel)
     total = sum(rows_cycles(tree, machine))
     for each in tree.products:
-        work = each.work
+        work = each.work if each.skips_zeros else each.work.without_support_along(each.work.depth)
         rows = [each.tile.get(axis.name, 1) for axis in work.rows]
         vectors = -(-each.tile[work.columns.name] // work.lanes)
         total += tiled_cycles(work, rows, vectors, machine) + epilogue_cycles(work, machine)

@@ -12,7 +12,7 @@ within a tenth of the fewest cycles compete by the time of the busiest thread.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from math import ceil, inf, prod
@@ -31,6 +31,7 @@ from tilewright.operator.cycles import (
     product_cycles,
     tiled_cycles,
 )
+from tilewright.operator.depth_bounds import bounded, depth_bounds, steps_left
 from tilewright.operator.product_point import ProductPoint, k_unroll
 from tilewright.operator.product_tree import ProductTree
 from tilewright.operator.row_lines import lines_in_one_set, lines_of_parts, row_bytes, walks_across_lines
@@ -57,6 +58,7 @@ LATE = 1 / 64  # of these, above which tiles ask for the next panel: Zen 3, wher
 # 1, 2, 4 and 8, and 2 are faster than 1 (Zen 1).
 STREAMS = 4, 2
 STREAM_BYTES = 8192  # of a stream, at least: two pages
+WORTH_ANOTHER = 0.97  # of the cycles of the usual tile, what another that leaves out more zeros may take: Zen 1
 MOST_PROGRAMS = 64  # per thread whose distribution is followed one by one; more are even enough
 
 
@@ -70,10 +72,7 @@ def choose_point(
     """
     order = (work.columns.name, *(axis.name for axis in work.rows))
     cost = cycles_from_memory if threads == 1 else tiled_cycles  # threads bring panels side by side, each its own
-    ranked = sorted(
-        (cost(work, rows, vectors, machine), -vectors * prod(rows), rows, vectors)
-        for rows, vectors in tiles_that_fit(work)
-    )
+    ranked = _ranked(work, machine, cost)
     shared = ranked[0][0] >= SHARED_CYCLES
     threads = threads if shared else 1
     even, most = (EVEN, MOST_WORK * ranked[0][0]) if threads > 1 else (1.0, inf)
@@ -109,6 +108,30 @@ def choose_point(
         Cost(cycles=second[0]) if second else None,
     )
     return point, distributed[rows, vectors], decision
+
+
+Ranked = tuple[float, int, tuple[int, ...], int]  # cycles, what decides between equal ones, rows and vectors
+
+
+def _ranked(work: Product, machine: Cpu, cost: Callable[..., float]) -> list[Ranked]:
+    """All register tiles, those with the fewest cycles first.
+
+    The usual tile is the one with the fewest cycles where all steps of sums run. Others that are predicted to be faster
+    since they leave out more zeros must be faster by `WORTH_ANOTHER`: predictions of tiles are not closer than that.
+    """
+
+    def sorted_for(product: Product) -> list[Ranked]:
+        tiles = tiles_that_fit(work)
+        return sorted(
+            (cost(product, rows, vectors, machine), -vectors * prod(rows), rows, vectors) for rows, vectors in tiles
+        )
+
+    ranked = sorted_for(work)
+    if not depth_bounds(work):
+        return ranked
+    first = sorted_for(work.without_support_along(work.depth))[0][2:]
+    (usual,) = (each for each in ranked if each[2:] == first)
+    return [each for each in ranked if each >= usual or each[0] < WORTH_ANOTHER * usual[0]]
 
 
 def fewest_cycles(work: Product, machine: Cpu) -> float:
@@ -150,6 +173,7 @@ def scheduled_product(
         line_bytes=machine.caches[0].line_bytes if k_block or _asks_for_panels(work, loops, machine) else 0,
         sums_level=level_for(_sums_bytes(work, loops[cut:], tile), machine.caches, first=1) if k_block else "L2",
         epilogue_vectors=epilogue_vectors,
+        skips_zeros=bool(bounded(work, tile)),
     )
     if _asks_for_rows(tree, machine):
         tree = replace(tree, row_line_bytes=machine.caches[0].line_bytes)
@@ -258,6 +282,22 @@ def decision_of_streams(work: Product, part: int, machine: Cpu, subject: str) ->
     reason = f"{work.b.tensor.name} arrives in {arriving:.0f} cycles, multiply-adds take {multiplying:.0f}"
     chosen = f"{depth.size // part} streams along {depth.name}, a step takes a point of each"
     return Decision(f"streams of {subject}", chosen, reason, "one", "each page of it is waited for")
+
+
+def decision_of_zeros(work: Product, tile: Mapping[str, int], machine: Cpu, subject: str) -> Decision | None:
+    """What says that tiles leave out steps that add zeros to all of their points; None where there are none."""
+    loops = bounded(work, tile)
+    if not loops:
+        return None
+    rows, vectors = [tile.get(axis.name, 1) for axis in work.rows], -(-tile[work.columns.name] // work.lanes)
+    cycles = tiled_cycles(work, rows, vectors, machine)
+    whole = tiled_cycles(work.without_support_along(work.depth), rows, vectors, machine)
+    names = ", ".join(axis.name for axis in work.depth if axis in loops)
+    chosen = f"tiles leave out steps of {names} that add nothing else"
+    reason = f"{1 - steps_left(work, tile):.1%} of the steps: {cycles:.0f} predicted cycles"
+    usual = f"all steps of {', '.join(axis.name for axis in work.depth)}"
+    costs = Cost(cycles=cycles), Cost(cycles=whole)
+    return Decision(f"zeros of {subject}", chosen, reason, usual, f"{whole:.0f} cycles", (), *costs)
 
 
 def _multiplying_cycles(work: Product, machine: Cpu) -> float:

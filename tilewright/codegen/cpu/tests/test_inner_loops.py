@@ -23,6 +23,8 @@ from tilewright.options import Options
         (65, 192, 64, r"tile.func @conv\(.*\) grid \[7\]"),
         # Hints beside the product, whose loads all came first: LLVM held more of them than registers were left.
         (7, 512, 256, r"tile.prefetch"),
+        # Taps begin where they meet the image: LLVM kept an address for every element that the product broadcasts.
+        (28, 256, 64, r"arith.maxsi"),
     ],
 )
 def test_no_stack_memory_in_the_loop_of_a_product(size: int, channels: int, filters: int, said: str) -> None:

@@ -1,0 +1,137 @@
+"""Convolutions leave out taps that meet nothing but the border of zeros: which do, what the tree says, and results."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from tests.covering import tries
+from tilewright.compiler.compile import build, compile_graph
+from tilewright.compiler.make_plan import make_plan
+from tilewright.compiler.plan import Plan
+from tilewright.expr.dtypes import numpy_dtype
+from tilewright.expr.evaluate import evaluate
+from tilewright.expr.graph import Graph, GraphBuilder
+from tilewright.expr.ops import conv
+from tilewright.machine import resolve_cpu
+from tilewright.options import Options
+from tilewright.tiles.notation import print_tree
+from tilewright.tiles.tree import InvalidTree
+
+OPTIONS = Options(cache=False)
+
+
+def convolution(image: tuple[int, ...], weights: tuple[int, ...], dtype: str = "f32", **sliding: Any) -> Graph:
+    """Of constant weights, small whole numbers, whose sums are exact in any order."""
+    b = GraphBuilder()
+    w = np.random.default_rng(1).integers(-3, 4, weights).astype(numpy_dtype(dtype))
+    return b.finish([conv.conv(b.input("x", image, dtype), b.constant(w, "w"), accumulate="f32", name="y", **sliding)])
+
+
+def image_of(graph: Graph) -> np.ndarray[Any, Any]:
+    (x,) = graph.inputs
+    shape = [int(str(extent)) for extent in x.shape]
+    return np.random.default_rng(0).integers(-3, 4, shape).astype(numpy_dtype(x.dtype))
+
+
+def planned(graph: Graph, machine: str = "znver3", options: Options = OPTIONS) -> Plan:
+    return make_plan(graph, resolve_cpu(machine), 1, options)
+
+
+def tree(plan: Plan) -> str:
+    return print_tree(next(each.scheduled.tree for each in plan.kernels if each.instruction))
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Graph:
+    """Any padding, which may be so wide that whole rows of the result are sums of zeros."""
+    size, taps = st.sampled_from([1, 2, 5, 7, 13, 17]), st.sampled_from([(3, 3), (3, 1), (1, 3), (5, 3), (2, 4)])
+    height, width, (rows, columns) = draw(size), draw(size), draw(taps)
+    dilation, stride = draw(st.sampled_from([1, 1, 2, 5])), draw(st.sampled_from([1, 1, 2]))
+    pads = tuple(draw(st.integers(0, dilation * (count - 1) + 2)) for count in (rows, columns, rows, columns))
+    assume(height + pads[0] + pads[2] > dilation * (rows - 1) and width + pads[1] + pads[3] > dilation * (columns - 1))
+    channels, filters = draw(st.sampled_from([1, 3, 16, 37, 256])), draw(st.sampled_from([1, 8, 17, 40]))
+    dtype = draw(st.sampled_from(["f32", "f32", "bf16"]))
+    shapes = (draw(st.sampled_from([1, 2])), channels, height, width), (filters, channels, rows, columns)
+    return convolution(*shapes, dtype, pads=pads, strides=stride, dilations=dilation)
+
+
+@given(graphs(), st.sampled_from([1, 2]))
+@settings(max_examples=tries(12, 400), deadline=None)
+def test_convolutions_without_zeros_are_right(graph: Graph, threads: int) -> None:
+    """As compiled, and by trees without the hint."""
+    x = image_of(graph)
+    (expected,) = evaluate(graph, [x])
+    whole = Options(cache=False, trees=trees_of(graph, "host", threads, skip=False))
+    for options in (OPTIONS, whole):
+        np.testing.assert_array_equal(compile_graph(graph, threads=threads, options=options)(x), expected)
+
+
+def trees_of(graph: Graph, machine: str, threads: int, skip: bool) -> dict[str, Any]:
+    """The trees of a plan, with the hint at the loops around all micro-kernels or at none."""
+    trees: dict[str, Any] = json.loads(json.dumps(make_plan(graph, resolve_cpu(machine), threads, OPTIONS).trees()))
+    for each in trees.values():
+        _set_hint(each, skip)
+    return trees
+
+
+def _set_hint(node: dict[str, Any], skip: bool) -> None:
+    child = node.get("child", {})
+    if "kernel" in child:
+        hints = [hint for hint in node.get("hints", []) if hint != ["skip_zeros"]]
+        node["hints"] = [*hints, ["skip_zeros"]] if skip else hints
+    for each in [child, *node.get("seq", [])]:
+        if each:
+            _set_hint(each, skip)
+
+
+@pytest.mark.parametrize(
+    ("size", "sliding", "skips"),
+    [
+        (7, {"pads": (1, 1, 1, 1)}, True),
+        (65, {"pads": (12, 12, 12, 12), "dilations": 12}, True),
+        (9, {}, False),
+        (56, {"pads": (1, 1, 1, 1)}, False),  # tiles of two rows by three meet something in every tap
+    ],
+)
+def test_which_convolutions_leave_out_zeros(size: int, sliding: dict[str, Any], skips: bool) -> None:
+    plan = planned(convolution((1, 64, size, size), (64, 64, 3, 3), **sliding))
+    assert ("skip_zeros" in tree(plan)) == skips, tree(plan)
+
+
+def test_the_plan_says_what_is_left_out() -> None:
+    plan = planned(convolution((1, 128, 7, 7), (128, 128, 3, 3), pads=(1, 1, 1, 1)))
+    (found,) = (each for each in plan.decisions if each.subject == "zeros of y")
+    assert found.chosen == "tiles leave out steps of rx that add nothing else"
+    assert found.reason.startswith("9.5% of the steps: ")  # 2 of 21 rows of taps
+    assert found.cost is not None
+    assert found.runner_up_cost is not None
+    assert found.cost.cycles < found.runner_up_cost.cycles
+
+
+def test_a_tree_without_the_hint_runs_all_steps() -> None:
+    graph = convolution((1, 64, 7, 7), (64, 64, 3, 3), pads=(1, 1, 1, 1))
+    whole = Options(cache=False, trees=trees_of(graph, "znver3", 1, skip=False))
+    programs = [build(graph, resolve_cpu("znver3"), 1, options).program for options in (OPTIONS, whole)]
+    assert ["arith.maxsi" in program for program in programs] == [True, False]
+
+
+def test_nothing_is_left_out_of_a_product_without_zeros() -> None:
+    graph = convolution((1, 64, 9, 9), (32, 64, 3, 3))
+    options = Options(cache=False, trees=trees_of(graph, "znver3", 1, skip=True))
+    with pytest.raises(InvalidTree, match="skip_zeros: no step of the sums of y"):
+        planned(graph, options=options)
+
+
+def test_sums_that_wait_in_memory_for_loops_that_may_not_run() -> None:
+    """LLVM's NewGVN ended the process: it took what such a loop leaves for what memory holds."""
+    graph = convolution((1, 256, 14, 14), (24, 256, 3, 3), pads=(1, 1, 1, 1))
+    plan = planned(graph, "znver1")
+    assert "stage y" in tree(plan)
+    assert "skip_zeros" in tree(plan)
+    assert "tile.func @y" in build(graph, resolve_cpu("znver1"), 1, OPTIONS).program
