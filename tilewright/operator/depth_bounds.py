@@ -15,7 +15,6 @@ from tilewright.expr.affine import Affine, affine
 from tilewright.expr.core import Axis
 from tilewright.tiles.product import Product
 
-
 # Of the steps of a loop, what may be left where it has bounds: 3x3 windows of 112 x 112 pixels, which leave out 0.3 and
 # 0.6 %, took as long or longer with bounds, those of 28 x 28 (2.4 %) 0.98 of the time (Zen 1).
 MOST_LEFT = 0.99
