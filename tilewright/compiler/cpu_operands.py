@@ -10,7 +10,7 @@ from tilewright.compiler.packed import place_relayout
 from tilewright.compiler.plan import Stored
 from tilewright.compiler.planning import Planning
 from tilewright.compiler.products import operand_of, unit_loops, work_of
-from tilewright.compiler.rows import order_of_result, plan_rows
+from tilewright.compiler.rows import SHARED_COPY, order_of_result, plan_rows
 from tilewright.decision import Decision
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
@@ -19,6 +19,7 @@ from tilewright.expr.dtypes import INDEX
 from tilewright.expr.names import claim
 from tilewright.expr.rewrite import inline, substitute, transform
 from tilewright.graph.groups import Group
+from tilewright.instruction.cpu_products import COPIED_LINE
 from tilewright.instruction.order import Index, Order
 from tilewright.instruction.panels import panels, vector_rows, with_last
 from tilewright.instruction.products import MappedProduct, contiguous_dimension, is_plain, loops_of
@@ -41,8 +42,6 @@ from tilewright.tiles.product import Operand, Product
 
 # Rows up to which a contiguous b is read where it is, if L2 holds it and if not: then a panel has a page for each step.
 ROWS_WORTH_PACKING = 64, 16
-COPIED_LINE = 30  # cycles for each line of a copy that transposes, from L3: 20 on a Zen 3, 40 on a Zen 1
-SHARED_COPY = 1 << 18  # bytes from which on threads share a copy; the others wait for one that copies less
 SMALLEST_DEPTH = 16  # points of a k loop that is cut in two
 
 

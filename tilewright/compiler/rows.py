@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from math import prod
 
 from tilewright.compiler.plan import Stored
 from tilewright.compiler.planning import Planning, points
 from tilewright.decision import Decision
+from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Apply, Axis, Compute, Const, Expr, Read, Tensor, static_shape, walk
 from tilewright.expr.dtypes import INDEX
@@ -29,6 +31,8 @@ from tilewright.operator.statements import (
     over,
 )
 from tilewright.tiles.kernel import Kernel, Statement
+
+SHARED_COPY = 1 << 18  # bytes from which on threads share a copy or a border; others wait for one that writes less
 
 
 def plan_rows(planning: Planning, group: Group) -> None:
@@ -157,7 +161,9 @@ def fill_borders(planning: Planning, names: Sequence[str]) -> None:
         for number, (loops, index) in enumerate(_border_loops(stored)):
             fill = Statement(stored.tensor, loops, planning.borders[name].value, address=index)
             statements = fuse_loops(drop_unit_loops((fill,)))
-            add_kernel(planning, f"{name}.border{number}", statements, (name,), 0, threads=1)
+            size_bytes = prod(axis.size for axis in loops) * dtypes.size_bytes(stored.tensor.dtype)
+            threads = 0 if size_bytes >= SHARED_COPY else 1
+            add_kernel(planning, f"{name}.border{number}", statements, (name,), 0, threads=threads)
 
 
 # Statements -----------------------------------------------------------------------------------------------------------

@@ -9,30 +9,34 @@ predicted time wins.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from math import prod
+from math import gcd, prod
 
 from tilewright.dataclass import dataclass
 from tilewright.decision import Cost, Refusal
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
-from tilewright.expr.core import Axis, Read
+from tilewright.expr.core import Axis, Read, static_shape
 from tilewright.instruction.products import MappedProduct, is_plain, iterations, loops_of
 from tilewright.intrinsics.intrinsic import Intrinsic
 from tilewright.intrinsics.registry import Registry, targets_of
 from tilewright.machine.description import Cpu
+
+COPIED_LINE = 30  # cycles for each line of a copy that transposes, from L3: 20 on a Zen 3, 40 on a Zen 1
 
 
 @dataclass(frozen=True, eq=False)
 class CpuProducts:
     """What a CPU says about products; see `products.Target`.
 
-    `constants` are packed when a graph is compiled; `given` are tensors that are stored as their dimensions say.
+    `constants` are packed when a graph is compiled; `given` are tensors that are stored as their dimensions say, and so
+    are `results`.
     """
 
     registry: Registry
     machine: Cpu
     constants: Collection[str] = ()
     given: Collection[str] = ()
+    results: Collection[str] = ()
     packs: bool = True
 
     def records(self, factors: tuple[Read, Read], result: str, refused: list[Refusal]) -> list[tuple[Intrinsic, ...]]:
@@ -111,32 +115,40 @@ class CpuProducts:
 
     def cost(self, product: MappedProduct) -> Cost:
         """Calls at full rate, partly filled vectors and groups included, what rows wait for that are read across lines,
-        and bytes of packing and copying out at the rate at which one core has main memory.
+        and packing and copying out at the rate at which one core has main memory, or as long as a copy that transposes.
 
         A variable vector operand is packed once: read and written. So is a result whose last dimension is not the
-        vector, where all but that one are dimensions of the rows (others may be stored as the kernel likes), and any
-        result whose vector is not the last loop that could be.
+        vector, where it is stored as its dimensions say, or all but that one are dimensions of the rows (others may be
+        stored as the kernel likes), and any result whose vector is not the last loop that could be.
         """
         compute, record, last = product.compute, product.records[0], product.depth[-1]
         calls = iterations([axis for axis in compute.loops if axis not in (product.columns, last)])
         calls *= -(-product.columns.size // product.lanes) * -(-last.size // product.group)
         cycles = calls * self._cycles_of_call(record)
-        moved = 0
+        packed = copied = 0
         if product.b.tensor.name not in self.constants:
             in_b = loops_of(product.b)
-            moved += (
-                2 * iterations([axis for axis in compute.loops if axis in in_b]) * dtypes.size_bytes(product.b.dtype)
-            )
-        if _transposed(product) or product.columns != _last_vector(product):
-            moved += 2 * compute.output.size * dtypes.size_bytes(compute.output.dtype)
-        cycles += self._across_lines(product)
-        moving = moved * self.machine.nominal_clock_hz / self.machine.dram.core_bytes_per_second
-        return Cost(cycles + moving, bytes=moved)
+            packed = iterations([axis for axis in compute.loops if axis in in_b]) * dtypes.size_bytes(product.b.dtype)
+        if self._transposed(product) or product.columns != _last_vector(product):
+            copied = compute.output.size_bytes
+        cycles += min(self._across_lines(product), self._transposing(product.a.tensor.size_bytes))
+        cycles += self._moving(packed) + max(self._moving(copied), self._transposing(copied))
+        return Cost(cycles, bytes=2 * (packed + copied))
+
+    def _moving(self, size_bytes: int) -> float:
+        """Cycles in which one core reads and writes so many bytes of main memory."""
+        return 2 * size_bytes * self.machine.nominal_clock_hz / self.machine.dram.core_bytes_per_second
+
+    def _transposing(self, size_bytes: int) -> float:
+        """Cycles of a copy of so many bytes that transposes."""
+        return COPIED_LINE * size_bytes / self.machine.caches[0].line_bytes
 
     def _across_lines(self, product: MappedProduct) -> float:
         """Cycles in which lines of a come from the last cache, where each step of a sum reads other ones.
 
-        Rows that walk neighbours share lines. None where L1 holds those of a tile for the next one.
+        Rows that walk neighbours share lines. None where L1 holds those of a tile for the next one: of a result that is
+        stored as its dimensions say, in the sets that the steps of the longest sum lie in. Readers of other results
+        may want their columns innermost, whatever that makes this product wait for.
         """
         last = affine(product.a.indices[-1]) if product.a.indices else None
         near = last is None or any(abs(last.coefficient(axis)) == 1 for axis in product.depth)
@@ -145,12 +157,20 @@ class CpuProducts:
         height, vectors = min(product.shapes, key=lambda shape: (sum(shape) / prod(shape), -shape[0]))
         lines = 1 if any(last.coefficient(axis) == 1 for axis in product.rows) else height
         first, *_, cache = self.machine.caches
-        if lines * first.line_bytes * iterations(product.depth) <= first.bytes:
+        step = _bytes_apart(product.a, max(product.depth, key=lambda axis: axis.size))
+        in_few_sets = product.compute.name in self.results and step % first.line_bytes == 0
+        shared = gcd(step // first.line_bytes, first.sets) if in_few_sets else 1
+        if lines * iterations(product.depth) <= first.lines_per_set * first.sets // shared:
             return 0.0
         others = iterations([axis for axis in product.compute.loops if axis != product.columns])
         tiles = -(-product.columns.size // (product.lanes * vectors))
         line_cycles = cache.line_bytes / (cache.bytes_per_cycle or self.machine.vector_bits / 8)
         return line_cycles * lines / height * others * tiles / product.group
+
+    def _transposed(self, product: MappedProduct) -> bool:
+        """Whether the result is copied because its last dimension is no vector."""
+        compute = product.compute
+        return product.columns != compute.axes[-1] and (len(product.rows) <= 1 or compute.name in self.results)
 
     def reason(self, product: MappedProduct) -> str:
         """The cost in words."""
@@ -164,7 +184,7 @@ class CpuProducts:
         """Cycles per multiply-add, and bytes that are packed or copied out."""
         packed = 0 if product.b.tensor.name in self.constants else 2 * product.b.tensor.size_bytes
         record = product.records[0]
-        copied = 2 * product.compute.output.size_bytes * _transposed(product)
+        copied = 2 * product.compute.output.size_bytes * self._transposed(product)
         return self._cycles_of_call(record) * prod(record.grid) / record.macs, packed + copied
 
     def _cycles_of_call(self, record: Intrinsic) -> float:
@@ -172,9 +192,14 @@ class CpuProducts:
         return self.machine.cycles_of(record.realised_by, record.cost.issue_cycles / prod(record.grid))
 
 
-def _transposed(product: MappedProduct) -> bool:
-    """Whether the result is copied because its last dimension is no vector; with several rows it is stored as it is."""
-    return product.columns != product.compute.axes[-1] and len(product.rows) <= 1
+def _bytes_apart(read: Read, loop: Axis) -> int:
+    """Bytes between what two steps of a loop read of a tensor that is stored as its dimensions say."""
+    step, size = 0, dtypes.size_bytes(read.dtype)
+    for index, extent in zip(reversed(read.indices), reversed(static_shape(read.tensor.shape)), strict=True):
+        form = affine(index)
+        step += 0 if form is None else form.coefficient(loop) * size
+        size *= extent
+    return step
 
 
 def _last_vector(product: MappedProduct) -> Axis | None:

@@ -22,7 +22,7 @@ from tilewright.expr.core import Axis, Compute, Tensor, static_shape
 from tilewright.expr.evaluate import evaluate
 from tilewright.expr.graph import Graph, GraphBuilder
 from tilewright.expr.ops import conv, elementwise, linalg
-from tilewright.expr.ops.shape import reshape
+from tilewright.expr.ops.shape import reshape, transpose
 from tilewright.instruction.relayout import PREFIX, fold_constants
 from tilewright.machine.registry import resolve_cpu
 from tilewright.options import Options
@@ -335,11 +335,12 @@ def test_a_product_of_spread_rows_is_right(tmp_path: Path, m: int, n: int, k: in
 
 
 def pointwise(size: int, filters: int, channels: int = 128, stride: int = 1, dtype: str = "f32") -> Graph:
-    """A convolution of 1 x 1 whose image is an input, channels outermost."""
+    """A convolution of 1 x 1 whose image is an input, channels outermost; those of the result are innermost."""
     b = GraphBuilder()
     image = b.input("X", (1, channels, size, size), dtype)
     values = RNG.integers(-3, 4, (filters, channels, 1, 1)).astype(dtypes.numpy_dtype(dtype))
-    return b.finish([elementwise.relu(conv.conv(image, b.constant(values, "W"), strides=stride))])
+    result = elementwise.relu(conv.conv(image, b.constant(values, "W"), strides=stride))
+    return b.finish([transpose(result, (0, 2, 3, 1))])
 
 
 def copies_of_image(plan: Plan) -> list[str]:
@@ -366,7 +367,8 @@ def test_a_copy_that_another_product_made_costs_nothing() -> None:
     b = GraphBuilder()
     image = b.input("X", (1, 128, 64, 64), "f32")
     weights = [b.constant(RNG.integers(-3, 4, (n, 128, 1, 1)).astype(np.float32), f"W{n}") for n in (256, 16)]
-    plan = make_plan(b.finish([conv.conv(image, each, strides=2) for each in weights]), resolve_cpu("znver3"), 1)
+    results = [transpose(conv.conv(image, each, strides=2), (0, 2, 3, 1)) for each in weights]
+    plan = make_plan(b.finish(results), resolve_cpu("znver3"), 1)
     (copy,) = [kernel.writes[0] for kernel in plan.kernels if kernel.reads == ("X",)]
     assert sum(copy in kernel.reads for kernel in plan.kernels) == 2
 
@@ -376,7 +378,8 @@ def test_products_that_read_one_copy_share_its_cycles(products: int, copied: boo
     b = GraphBuilder()
     image = b.input("X", (1, 128, 64, 64), "f32")
     weights = [b.constant(RNG.standard_normal((96, 128, 1, 1)).astype("f4"), f"W{n}") for n in range(products)]
-    plan = make_plan(b.finish([conv.conv(image, each, strides=2) for each in weights]), resolve_cpu("znver3"), 1)
+    results = [transpose(conv.conv(image, each, strides=2), (0, 2, 3, 1)) for each in weights]
+    plan = make_plan(b.finish(results), resolve_cpu("znver3"), 1)
     assert bool(copies_of_image(plan)) == copied
 
 
