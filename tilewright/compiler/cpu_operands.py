@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from math import prod
 
@@ -66,6 +66,7 @@ class Operands:
         self.relayouts: list[Compute] = []
         self.packed: dict[Read, Expr] = {}
         self.tile: dict[str, int] = {}  # the register tile, once it is chosen
+        self.single: Collection[str] | None = None  # depth loops that a given tree has as loops of their own
         self.producers: dict[str, Compute] = {}
 
     def take_producers(self) -> None:
@@ -122,7 +123,10 @@ class Operands:
         work = replace(work.with_substituted_loops(self.linearised), shapes=product.shapes)
         if self.joins:
             return work
-        return merge_product_loops(work, product.mapping.sets[0] if product.fixed else None, bounded(work, self.tile))
+        single = bounded(work, self.tile)
+        if self.single is not None:
+            single = frozenset(axis for axis in work.depth if axis.name in self.single)
+        return merge_product_loops(work, product.mapping.sets[0] if product.fixed else None, single)
 
     def _own_layout(self, read: Read, producer: Group) -> Packed:
         """How an operand is stored that nothing is packed for: b as what it is computed from, a as it is."""

@@ -9,7 +9,7 @@ from math import prod
 from tilewright.compiler.cpu_operands import Operands
 from tilewright.compiler.planning import Planning, points
 from tilewright.compiler.rows import fill_borders, plan_rows
-from tilewright.compiler.trees import cut_of_tree, point_of_tree
+from tilewright.compiler.trees import cut_of_tree, depth_of_tree, point_of_tree
 from tilewright.decision import ASKED, Decision
 from tilewright.expr.core import Axis, Tensor, static_shape
 from tilewright.expr.names import unique
@@ -75,6 +75,7 @@ class ProductPlan:
         if given is not None:
             with about(name):
                 asked, blocks = point_of_tree(given, work)
+                operands.single = depth_of_tree(given)
         elif asked is not None:
             blocks = blocks_of(asked, work, self.machine, threads, a_bytes)
         if asked is not None:

@@ -233,6 +233,12 @@ def point_of_tree(tree: TileTree, work: Product) -> tuple[ProductPoint, dict[str
     return _register_tile(work, tile, order, k_blocks), program.grid
 
 
+def depth_of_tree(tree: TileTree) -> tuple[str, ...]:
+    """The depth loops of the product that a tree of register tiles runs."""
+    mapping = _micro_kernel(tree).mapping
+    return () if mapping is None else mapping.depth
+
+
 def cut_of_tree(tree: TileTree, last: str, extent: int, group: int) -> int:
     """Points of the innermost depth loop in one of the blocks that it is cut in; 0 where it is whole."""
     product = _micro_kernel(tree)

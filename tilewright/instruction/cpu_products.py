@@ -158,7 +158,7 @@ class CpuProducts:
         lines = 1 if any(last.coefficient(axis) == 1 for axis in product.rows) else height
         first, *_, cache = self.machine.caches
         step = _bytes_apart(product.a, max(product.depth, key=lambda axis: axis.size))
-        in_few_sets = product.compute.name in self.results and step % first.line_bytes == 0
+        in_few_sets = product.compute.name in self.results and step and step % first.line_bytes == 0
         shared = gcd(step // first.line_bytes, first.sets) if in_few_sets else 1
         if lines * iterations(product.depth) <= first.lines_per_set * first.sets // shared:
             return 0.0

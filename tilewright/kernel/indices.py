@@ -28,16 +28,21 @@ def surely_runs(loop: scf.ForOp) -> bool:
         return high is not None and low < high
     if not isinstance(end, AddiOp) or loop.lb not in end.operands:
         return False
-    (distance,) = (each for each in end.operands if each != loop.lb)
-    return (constant_index(distance) or 0) > 0
+    return any((constant_index(distance) or 0) > 0 for distance in end.operands)
 
 
 def is_sum_of_counters(value: SSAValue) -> bool:
     """Whether an index is made of constants and of what blocks and programs count by sums and products alone."""
-    owner = value.owner
-    if isinstance(owner, AddiOp | SubiOp | MuliOp):
-        return is_sum_of_counters(owner.lhs) and is_sum_of_counters(owner.rhs)
-    return isinstance(owner, Block | ConstantOp | ProgramIdOp)
+    waiting, found = [value], {value}
+    while waiting:
+        owner = waiting.pop().owner
+        if isinstance(owner, AddiOp | SubiOp | MuliOp):
+            new = {owner.lhs, owner.rhs} - found
+            found |= new
+            waiting += new
+        elif not isinstance(owner, Block | ConstantOp | ProgramIdOp):
+            return False
+    return True
 
 
 def indices_from_outside(loop: scf.ForOp) -> list[SSAValue]:

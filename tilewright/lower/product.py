@@ -515,7 +515,7 @@ class _Tile(OutputTile):
         return low, end
 
     def _steps_up_to(self, distance: Affine, factor: int, largest: bool) -> SSAValue:
-        """Steps of so many places that cover a distance, the largest or smallest one of the tile, if it is above 0."""
+        """How many steps of `factor` places cover the largest or smallest distance in the tile; 0 for a negative one."""
         builder = self.builder
         reached = extreme_at(builder, distance, self.point, largest)
         reached = builder.insert(arith.MaxSIOp(reached, builder.index(0)))

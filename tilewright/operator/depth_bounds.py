@@ -1,7 +1,7 @@
 """Steps of a sum that add zeros to every point of a register tile: which steps of depth loops are left.
 
 A convolution reads a border of zeros around its image. A tile at the edge of the image meets nothing else in some taps
-of the window: with 3 taps 12 apart, the first 12 of 65 rows need 2 of them.
+of the window: of 3 taps with a dilation of 12 and a border of 12, the first 12 rows need 2.
 """
 
 from __future__ import annotations
@@ -83,7 +83,21 @@ def _part_left(bound: DepthBound, tile: Mapping[str, int]) -> float:
 
 @lru_cache(maxsize=1 << 12)
 def _mean_steps(bound: DepthBound, points: int) -> float:
-    """The steps of a tile with so many points, the last one perhaps with fewer, at the mean."""
-    size = bound.spatial.size
+    """The steps of a tile with so many points, the last one perhaps with fewer, at the mean.
+
+    Tiles that need fewer than all steps lie at the ends of the loop.
+    """
+    size, all_steps = bound.spatial.size, bound.depth.size
     starts = range(0, size, points)
-    return sum(bound.steps(first, min(points, size - first)) for first in starts) / len(starts)
+    lacking, begin = 0, 0
+    for first in starts:
+        lacks = all_steps - bound.steps(first, min(points, size - first))
+        if not lacks:
+            break
+        lacking, begin = lacking + lacks, begin + 1
+    for first in reversed(starts[begin:]):
+        lacks = all_steps - bound.steps(first, min(points, size - first))
+        if not lacks:
+            break
+        lacking += lacks
+    return all_steps - lacking / len(starts)

@@ -65,7 +65,8 @@ class Statement:
     as `dims` says: the element at places p of these lies at ``address + sum p * stride``. A sum that `follows` another
     reduction may be computed in one pass with it. An extreme that `ignores_nan` may pass over elements that are NaN:
     these reach every result that depends on it in another way. `body` is zero where one of the indices in `support` is
-    not at least 0 and less than the number beside it: what it reads there is a border of zeros.
+    not at least 0 and less than the number beside it: what it reads there is a border of zeros, whose products with an
+    infinity or NaN count as zero too.
     """
 
     tensor: Tensor

@@ -150,7 +150,7 @@ class Product:
         return self.fused.get(loop.name, (loop,))
 
     def without_support_along(self, loops: Collection[Axis]) -> Product:
-        """The same product, which does not know where its body is zero by the indices of these loops."""
+        """The same product without those indices of its support that one of these loops moves."""
         statements = []
         for each in self.statements:
             support = tuple(pair for pair in each.support if not any(node in loops for node in walk(pair[0])))

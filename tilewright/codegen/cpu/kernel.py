@@ -441,21 +441,19 @@ class KernelEmitter:
         bounds = self.scalar(op.lb), self.scalar(op.ub), self.scalar(op.step)
         registers = _flat(initial)
         outside: dict[SSAValue, TileValue] = {}
+        # NewGVN of LLVM 22 ends the process where a loop that may not run carries what was loaded and is stored again.
         if not surely_runs(op):
             registers = [each if isinstance(each, ir.Constant) else self._frozen(each) for each in registers]
-        if not is_sum_of_counters(op.lb) and initial:
+        # LLVM's loop strength reduction takes a register for each address of a loop whose first step is no sum of
+        # counters, even where addresses differ by constants, if it can follow them to counters of outer loops.
+        if initial and not is_sum_of_counters(op.lb):
             outside = {value: self.values[value] for value in indices_from_outside(op) if value in self.values}
             self.values |= {value: each.map(self._frozen) for value, each in outside.items()}
         self._assign(op.results, initial, counted_loop(self.builder, bounds, registers, body))
         self.values |= outside
 
     def _frozen(self, register: ir.Value) -> ir.Value:
-        """The same number, of which LLVM does not know where it comes from.
-
-        NewGVN of LLVM 22 ends the process where a loop that may not run carries loaded values that are stored again.
-        Its loop strength reduction, of a loop that begins anywhere, takes a register for each address, where these are
-        constants apart and go back to counters of outer loops.
-        """
+        """The same number, of which LLVM does not know where it comes from."""
         frozen = ir.Instruction(self.builder.block, register.type, "freeze", (register,))
         self.builder.block.instructions.append(frozen)  # llvmlite's builder has no method for it
         self.builder.position_at_end(self.builder.block)

@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.covering import tries
-from tilewright.compiler.compile import build, compile_graph
+from tilewright.compiler.compile import build, compile_graph, plan_graph, resolve_target
 from tilewright.compiler.make_plan import make_plan
 from tilewright.compiler.plan import Plan
 from tilewright.expr.dtypes import numpy_dtype
@@ -107,7 +107,7 @@ def test_which_convolutions_leave_out_zeros(size: int, sliding: dict[str, Any], 
 def test_the_plan_says_what_is_left_out() -> None:
     plan = planned(convolution((1, 128, 7, 7), (128, 128, 3, 3), pads=(1, 1, 1, 1)))
     (found,) = (each for each in plan.decisions if each.subject == "zeros of y")
-    assert found.chosen == "tiles leave out steps of rx that add nothing else"
+    assert found.chosen == "tiles leave out steps of rx that add only zeros"
     assert found.reason.startswith("9.5% of the steps: ")  # 2 of 21 rows of taps
     assert found.cost is not None
     assert found.runner_up_cost is not None
@@ -128,6 +128,56 @@ def test_nothing_is_left_out_of_a_product_without_zeros() -> None:
         planned(graph, options=options)
 
 
+@pytest.mark.parametrize(
+    ("image", "weights", "dtype", "groups"),
+    [
+        ((1, 16, 13, 13), (24, 16, 3, 3), "f32", 1),
+        ((2, 16, 13, 11), (17, 16, 3, 3), "bf16", 1),
+        ((1, 32, 13, 13), (32, 16, 3, 3), "f32", 2),
+        ((1, 16, 17), (24, 16, 3), "f32", 1),
+    ],
+)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_products_that_leave_out_zeros_are_right(
+    image: tuple[int, ...], weights: tuple[int, ...], dtype: str, groups: int, threads: int
+) -> None:
+    """Tiles of every machine leave out taps where the dilation is half of the image."""
+    pads = (6,) * 2 * (len(image) - 2)
+    graph = convolution(image, weights, dtype, pads=pads, dilations=6, groups=groups)
+    plan = make_plan(graph, resolve_cpu("host"), threads, OPTIONS)
+    assert any("skip_zeros" in print_tree(each.scheduled.tree) for each in plan.kernels)
+    x = image_of(graph)
+    (expected,) = evaluate(graph, [x])
+    np.testing.assert_array_equal(compile_graph(graph, threads=threads, options=OPTIONS)(x), expected)
+
+
+def with_hints(plan: Plan) -> Options:
+    """The trees of a plan with the hint at all micro-kernels."""
+    trees = json.loads(json.dumps(plan.trees()))
+    for each in trees.values():
+        _set_hint(each, skip=True)
+    assert "skip_zeros" in json.dumps(trees)
+    return Options(cache=False, trees=trees, fuse="always")
+
+
+def test_the_hint_is_refused_in_trees_for_gpus() -> None:
+    graph = convolution((1, 64, 7, 7), (64, 64, 3, 3), "f16", pads=(1, 1, 1, 1))
+    options = with_hints(plan_graph(graph, resolve_target("sm_80", OPTIONS), 1, OPTIONS))
+    with pytest.raises(InvalidTree):
+        plan_graph(graph, resolve_target("sm_80", options), 1, options)
+
+
+def test_the_hint_is_refused_in_trees_of_several_products() -> None:
+    b, rng = GraphBuilder(), np.random.default_rng(0)
+    first, second = (rng.standard_normal(shape).astype("f4") for shape in ((48, 16, 3, 3), (16, 48, 1, 1)))
+    y = conv.conv(b.input("x", (1, 16, 20, 20), "f32"), b.constant(first, "first"), pads=(1, 1, 1, 1))
+    graph = b.finish([conv.conv(y, b.constant(second, "second"))])
+    plan = planned(graph, options=Options(cache=False, fuse="always"))
+    assert any(each.instruction and len(each.scheduled.statements) > 1 for each in plan.kernels)
+    with pytest.raises(InvalidTree):
+        planned(graph, options=with_hints(plan))
+
+
 def test_sums_that_wait_in_memory_for_loops_that_may_not_run() -> None:
     """LLVM's NewGVN ended the process: it took what such a loop leaves for what memory holds."""
     graph = convolution((1, 256, 14, 14), (24, 256, 3, 3), pads=(1, 1, 1, 1))
@@ -135,3 +185,18 @@ def test_sums_that_wait_in_memory_for_loops_that_may_not_run() -> None:
     assert "stage y" in tree(plan)
     assert "skip_zeros" in tree(plan)
     assert "tile.func @y" in build(graph, resolve_cpu("znver1"), 1, OPTIONS).program
+
+
+def test_a_tile_is_edited_without_its_loops_over_taps() -> None:
+    """The rules would keep both loops over taps for this tile; the tree has one of them together with the channels."""
+    graph = convolution((1, 64, 7, 7), (64, 64, 3, 3), pads=(1, 1, 1, 1))
+    for skip in (False, True):
+        trees = trees_of(graph, "znver3", 1, skip)
+        edited = json.loads(
+            json.dumps(trees["y"])
+            .replace('[["k", 3], ["i", 7], ["j", 2]]', '[["k", 3], ["i", 4], ["j", 4]]')
+            .replace('"quantum": [["i", 1], ["j", 4]', '"quantum": [["i", 2], ["j", 2]')
+        )
+        assert edited != trees["y"]
+        options = Options(cache=False, trees={**trees, "y": edited})
+        assert json.loads(json.dumps(planned(graph, options=options).trees()))["y"] == edited

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 from xdsl.dialects import scf
+from xdsl.dialects.arith import AddiOp
+from xdsl.ir import SSAValue
 
 from tilewright.kernel.indices import indices_from_outside, is_sum_of_counters, surely_runs
 from tilewright.kernel.text import parse_module
@@ -21,6 +23,7 @@ def loops(low: str, end: str) -> list[scf.ForOp]:
         %cm = arith.constant -1 : index
         scf.for %i = %c0 to %c4 step %c1 {{
           %s = arith.addi %i, %p : index
+          %twice = arith.addi %p, %p : index
           %up = arith.addi %s, %c4 : index
           %down = arith.addi %s, %cm : index
           %most = arith.maxsi %s, %c1 : index
@@ -51,6 +54,7 @@ def loops(low: str, end: str) -> list[scf.ForOp]:
         ("%s", "%c4", False),
         ("%c0", "%s", False),
         ("%most", "%up", False),
+        ("%p", "%twice", False),
     ],
 )
 def test_which_loops_surely_run(low: str, end: str, runs: bool) -> None:
@@ -64,6 +68,14 @@ def test_which_loops_surely_run(low: str, end: str, runs: bool) -> None:
 def test_which_indices_are_sums_of_counters(low: str, sums: bool) -> None:
     _, inner = loops(low, "%c4")
     assert is_sum_of_counters(inner.lb) == sums
+
+
+def test_sums_of_the_same_index_again_and_again_take_no_time() -> None:
+    _, inner = loops("%c0", "%c4")
+    total: SSAValue = inner.body.block.args[0]
+    for _ in range(100):
+        total = AddiOp(total, total).result
+    assert is_sum_of_counters(total)
 
 
 def test_indices_from_outside_of_a_loop() -> None:

@@ -285,7 +285,7 @@ def decision_of_streams(work: Product, part: int, machine: Cpu, subject: str) ->
 
 
 def decision_of_zeros(work: Product, tile: Mapping[str, int], machine: Cpu, subject: str) -> Decision | None:
-    """What says that tiles leave out steps that add zeros to all of their points; None where there are none."""
+    """What says that tiles leave out steps that add only zeros to their points; None where there are none."""
     loops = bounded(work, tile)
     if not loops:
         return None
@@ -293,7 +293,7 @@ def decision_of_zeros(work: Product, tile: Mapping[str, int], machine: Cpu, subj
     cycles = tiled_cycles(work, rows, vectors, machine)
     whole = tiled_cycles(work.without_support_along(work.depth), rows, vectors, machine)
     names = ", ".join(axis.name for axis in work.depth if axis in loops)
-    chosen = f"tiles leave out steps of {names} that add nothing else"
+    chosen = f"tiles leave out steps of {names} that add only zeros"
     reason = f"{1 - steps_left(work, tile):.1%} of the steps: {cycles:.0f} predicted cycles"
     usual = f"all steps of {', '.join(axis.name for axis in work.depth)}"
     costs = Cost(cycles=cycles), Cost(cycles=whole)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from tilewright.expr.core import Axis, Expr, Read, Tensor
 from tilewright.machine import resolve_cpu
 from tilewright.operator.cycles import tiled_cycles
-from tilewright.operator.depth_bounds import DepthBound, bounded, depth_bounds, steps_left
+from tilewright.operator.depth_bounds import DepthBound, _mean_steps, bounded, depth_bounds, steps_left
 from tilewright.operator.product_loops import merge_product_loops
 from tilewright.tiles.product import Operand, Product, flat_product
 
@@ -76,12 +77,29 @@ def test_innermost_loops_have_no_bounds() -> None:
     work = convolution(7, 3, 1, 16)
     i, j = work.rows
     r, s, c = work.depth
-    by_column = convolution(7, 3, 1, 1)
     assert [each.depth for each in depth_bounds(work)] == [r, s]
     assert [each.spatial for each in depth_bounds(work)] == [i, j]
-    merged = merge_product_loops(by_column, single=())
-    assert all(each.depth != merged.depth[-1] for each in depth_bounds(merged))
-    assert c not in bounded(work, {})
+    outside = replace(work, mapping=replace(work.mapping, depth=("c", "r", "s")))
+    assert outside.depth == (c, r, s)
+    assert [each.depth for each in depth_bounds(outside)] == [r]
+
+
+def test_long_loops_are_not_followed_tile_by_tile() -> None:
+    bound = DepthBound(Axis("r", 3), 1, Axis("i", 10**9), 1, -1, 10**9)
+    assert _mean_steps(bound, 1) == pytest.approx(3 - 2e-9, abs=1e-12)
+
+
+@given(
+    factor=st.integers(1, 5), stride=st.sampled_from([-2, -1, 1, 2]), start=st.integers(-40, 40),
+    extent=st.integers(1, 60), taps=st.integers(1, 5), size=st.integers(1, 30), points=st.integers(1, 9),
+)  # fmt: skip
+def test_the_mean_is_that_of_all_tiles(
+    factor: int, stride: int, start: int, extent: int, taps: int, size: int, points: int
+) -> None:
+    bound = DepthBound(Axis("r", taps), factor, Axis("i", size), stride, start, extent)
+    starts = range(0, size, points)
+    steps = [bound.steps(first, min(points, size - first)) for first in starts]
+    assert _mean_steps(bound, points) == pytest.approx(sum(steps) / len(steps))
 
 
 def test_a_loop_that_is_merged_loses_its_bound() -> None:
