@@ -48,23 +48,7 @@ def records(machine: Cpu) -> Registry:
 def mappings(planning: Planning, machine: Cpu) -> CpuProducts:
     """How products are mapped to the machine's intrinsics."""
     given = {tensor.name for tensor in planning.graph.inputs} | planning.constants.keys()
-    return CpuProducts(planning.intrinsics, machine, planning.constants, given, _results(planning))
-
-
-def _results(planning: Planning) -> set[str]:
-    """The outputs, and what maps of one kernel make outputs of: kernels write these as their dimensions say."""
-    found, nodes = set(planning.outputs), planning.graph.producers()
-    waiting = [nodes[name] for name in found if name in nodes]
-    while waiting:
-        node = waiting.pop()
-        if node.accum is not None:
-            continue
-        for read in node.reads():
-            name = read.tensor.name
-            if name in nodes and name not in found and read.indices == node.axes and len(planning.users[name]) == 1:
-                found.add(name)
-                waiting.append(nodes[name])
-    return found
+    return CpuProducts(planning.intrinsics, machine, planning.constants, given, planning.plain_results)
 
 
 def join_products(planning: Planning, steps: Sequence[Group | Loop], machine: Cpu) -> list[Group | Loop]:

@@ -162,6 +162,7 @@ class Planning:
         operands = (tensor for tensor in self.graph.outputs if tensor not in graph.outputs)
         self.results = {tensor.name: Stored(tensor, _rows(tensor), "arena") for tensor in operands}
         self.users = self.graph.consumers()
+        self.plain_results = _plain_results(self.graph, self.users)
         self.views: dict[str, View] = {}  # by their sources
         self._viewed: dict[str, str] = {}  # the sources of views, by their results
         self.fused: dict[str, Group] = {}  # maps that the relayout of their only reader's operand may compute
@@ -407,6 +408,23 @@ class Planning:
 
 def _rows(tensor: Tensor) -> Packed:
     return row_major(static_shape(tensor.shape))
+
+
+def _plain_results(graph: Graph, users: Mapping[str, Sequence[Compute]]) -> frozenset[str]:
+    """The outputs, and what maps of one kernel make outputs of: kernels write these as their dimensions say."""
+    nodes = graph.producers()
+    found = {tensor.name for tensor in graph.outputs}
+    waiting = [nodes[name] for name in found if name in nodes]
+    while waiting:
+        node = waiting.pop()
+        if node.accum is not None:
+            continue
+        for read in node.reads():
+            name = read.tensor.name
+            if name in nodes and name not in found and read.indices == node.axes and len(users[name]) == 1:
+                found.add(name)
+                waiting.append(nodes[name])
+    return frozenset(found)
 
 
 def points(node: Compute) -> int:

@@ -515,7 +515,7 @@ class _Tile(OutputTile):
         return low, end
 
     def _steps_up_to(self, distance: Affine, factor: int, largest: bool) -> SSAValue:
-        """How many steps of `factor` places cover the largest or smallest distance in the tile; 0 for a negative one."""
+        """How many steps of `factor` places cover the largest or smallest distance in the tile; 0 if it is negative."""
         builder = self.builder
         reached = extreme_at(builder, distance, self.point, largest)
         reached = builder.insert(arith.MaxSIOp(reached, builder.index(0)))
