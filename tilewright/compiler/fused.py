@@ -153,7 +153,9 @@ def _both_ways(
     alone = [planning.product_of(group.main) for group in products(parts)]
     alike = rows_alike(works, rows, machine)
     one = alike + cycles_fused(works, point, machine, threads, rows)
-    apart = alike + cycles_apart(_sketches(planning, parts, alone), machine, threads, rows)
+    # Copies at the ends, for which a product alone may have another mapping, count in neither way.
+    ways = (_sketches(planning, parts, each) for each in (alone, mappings))
+    apart = alike + min(cycles_apart(each, machine, threads, rows) for each in ways)
     gain, split = _best_split(planning, parts, machine, known)
     return _Ways(mappings, point, one, apart - gain, apart, split)
 
