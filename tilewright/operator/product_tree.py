@@ -74,8 +74,7 @@ class ProductTree:
     that the next tile reads (`next_tile`); without blocks the tiles of a program ask for those of the next program
     (`NextRows`). With `epilogue_vectors` the epilogue is a loop that reads the sums of a tile from scratch memory, so
     many vectors at a time; with 0 it is written out. With `skips_zeros` a tile runs only the steps of depth loops that
-    `depth_bounds` leaves it. A depth loop that is cut in blocks outside has so many points here
-    as `within` says.
+    `bounds_of_tiles` leaves it. A depth loop that is cut in blocks outside has so many points here as `within` says.
     """
 
     work: Product
