@@ -26,7 +26,7 @@ from tilewright.instruction.products import MappedProduct, contiguous_dimension,
 from tilewright.instruction.relayout import named_by_content, packed
 from tilewright.layouts import Packed, permuted, row_major
 from tilewright.machine.description import Cpu
-from tilewright.operator.depth_bounds import bounded
+from tilewright.operator.depth_bounds import bounded_loops
 from tilewright.operator.flatten import address
 from tilewright.operator.product_loops import merge_product_loops
 from tilewright.operator.product_point import ProductPoint
@@ -123,7 +123,7 @@ class Operands:
         work = replace(work.with_substituted_loops(self.linearised), shapes=product.shapes)
         if self.joins:
             return work
-        single = bounded(work, self.tile)
+        single = bounded_loops(work, self.tile)
         if self.single is not None:
             single = frozenset(axis for axis in work.depth if axis.name in self.single)
         return merge_product_loops(work, product.mapping.sets[0] if product.fixed else None, single)

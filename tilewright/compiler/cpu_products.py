@@ -100,7 +100,7 @@ class ProductPlan:
             work = operands.with_panels(tile[product.columns.name], block)
         if asked is None:
             point = replace(point, k_blocks=depth_blocks(work, tile, self.machine))
-        zeros = decision_of_zeros(work, tile, self.machine, kernel)
+        zeros = decision_of_zeros(work, point, self.machine, kernel)
         plan.decisions += [] if zeros is None else [zeros]
         vectors, placed = epilogue_vectors(work, point, self.machine, kernel)
         if work.has_epilogue:

@@ -48,7 +48,7 @@ def records(machine: Cpu) -> Registry:
 def mappings(planning: Planning, machine: Cpu) -> CpuProducts:
     """How products are mapped to the machine's intrinsics."""
     given = {tensor.name for tensor in planning.graph.inputs} | planning.constants.keys()
-    return CpuProducts(planning.intrinsics, machine, planning.constants, given, planning.plain_results)
+    return CpuProducts(planning.intrinsics, machine, planning.constants, given, planning.row_major_results)
 
 
 def join_products(planning: Planning, steps: Sequence[Group | Loop], machine: Cpu) -> list[Group | Loop]:

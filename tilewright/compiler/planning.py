@@ -162,7 +162,7 @@ class Planning:
         operands = (tensor for tensor in self.graph.outputs if tensor not in graph.outputs)
         self.results = {tensor.name: Stored(tensor, _rows(tensor), "arena") for tensor in operands}
         self.users = self.graph.consumers()
-        self.plain_results = _plain_results(self.graph, self.users)
+        self.row_major_results = _row_major_results(self.graph, self.users)
         self.views: dict[str, View] = {}  # by their sources
         self._viewed: dict[str, str] = {}  # the sources of views, by their results
         self.fused: dict[str, Group] = {}  # maps that the relayout of their only reader's operand may compute
@@ -410,7 +410,7 @@ def _rows(tensor: Tensor) -> Packed:
     return row_major(static_shape(tensor.shape))
 
 
-def _plain_results(graph: Graph, users: Mapping[str, Sequence[Compute]]) -> frozenset[str]:
+def _row_major_results(graph: Graph, users: Mapping[str, Sequence[Compute]]) -> frozenset[str]:
     """The outputs, and what maps of one kernel make outputs of: kernels write these as their dimensions say."""
     nodes = graph.producers()
     found = {tensor.name for tensor in graph.outputs}

@@ -20,7 +20,7 @@ def constant_index(value: SSAValue) -> int | None:
     return None
 
 
-def surely_runs(loop: scf.ForOp) -> bool:
+def runs_at_least_once(loop: scf.ForOp) -> bool:
     """Whether a loop has a first iteration by the form of its bounds: constants, or ``low`` to ``low + constant``."""
     low, end = constant_index(loop.lb), loop.ub.owner
     if low is not None:

@@ -71,7 +71,7 @@ def steps_left(work: Product, tile: Mapping[str, int]) -> float:
     return prod(_part_left(each, tile) for each in bounds_of_tiles(work, tile))
 
 
-def bounded(work: Product, tile: Mapping[str, int]) -> frozenset[Axis]:
+def bounded_loops(work: Product, tile: Mapping[str, int]) -> frozenset[Axis]:
     """The depth loops of which tiles with so many points of loops leave out steps."""
     return frozenset(each.depth for each in bounds_of_tiles(work, tile))
 

@@ -10,7 +10,7 @@ from tilewright.dataclass import dataclass
 from tilewright.expr import dtypes
 from tilewright.expr.affine import affine
 from tilewright.expr.core import Axis
-from tilewright.operator.depth_bounds import bounded
+from tilewright.operator.depth_bounds import bounded_loops
 from tilewright.tiles import build
 from tilewright.tiles.build import in_program, register_tile, rooted
 from tilewright.tiles.kernel import Kernel
@@ -230,7 +230,7 @@ def _require_all(tree: ProductTree) -> None:
         raise InvalidTree(f"a block of {work.depth[0].name} walks {names}", help=f"tiles of {rows} inside it")
     require_steps(tree)
     _require_lines(tree)
-    if tree.skips_zeros and not bounded(work, tree.tile):
+    if tree.skips_zeros and not bounded_loops(work, tree.tile):
         fact = f"skip_zeros: no step of the sums of {work.output.name} adds zeros to a whole tile"
         raise InvalidTree(fact, help="leave the hint out")
 

@@ -42,7 +42,13 @@ from tilewright.codegen.values import (
 )
 from tilewright.errors import InvalidProgram
 from tilewright.kernel import dialect as tile
-from tilewright.kernel.indices import constant_index, divisor, indices_from_outside, is_sum_of_counters, surely_runs
+from tilewright.kernel.indices import (
+    constant_index,
+    divisor,
+    indices_from_outside,
+    is_sum_of_counters,
+    runs_at_least_once,
+)
 
 KERNEL_TYPE = ir.FunctionType(ir.VoidType(), [POINTER, I64, I64, I64])
 SCRATCH_ALIGNMENT = 64
@@ -442,7 +448,7 @@ class KernelEmitter:
         registers = _flat(initial)
         outside: dict[SSAValue, TileValue] = {}
         # NewGVN of LLVM 22 ends the process where a loop that may not run carries what was loaded and is stored again.
-        if not surely_runs(op):
+        if not runs_at_least_once(op):
             registers = [each if isinstance(each, ir.Constant) else self._frozen(each) for each in registers]
         # LLVM's loop strength reduction takes a register for each address of a loop whose first step is no sum of
         # counters, even where addresses differ by constants, if it can follow them to counters of outer loops.

@@ -7,7 +7,7 @@ from xdsl.dialects import scf
 from xdsl.dialects.arith import AddiOp
 from xdsl.ir import SSAValue
 
-from tilewright.kernel.indices import indices_from_outside, is_sum_of_counters, surely_runs
+from tilewright.kernel.indices import indices_from_outside, is_sum_of_counters, runs_at_least_once
 from tilewright.kernel.text import parse_module
 
 
@@ -59,7 +59,7 @@ def loops(low: str, end: str) -> list[scf.ForOp]:
 )
 def test_which_loops_surely_run(low: str, end: str, runs: bool) -> None:
     _, inner = loops(low, end)
-    assert surely_runs(inner) == runs
+    assert runs_at_least_once(inner) == runs
 
 
 @pytest.mark.parametrize(

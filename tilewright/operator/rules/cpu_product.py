@@ -31,7 +31,7 @@ from tilewright.operator.cycles import (
     product_cycles,
     tiled_cycles,
 )
-from tilewright.operator.depth_bounds import bounded, depth_bounds, steps_left
+from tilewright.operator.depth_bounds import bounded_loops, depth_bounds, steps_left
 from tilewright.operator.product_point import ProductPoint, k_unroll
 from tilewright.operator.product_tree import ProductTree
 from tilewright.operator.row_lines import lines_in_one_set, lines_of_parts, row_bytes, walks_across_lines
@@ -173,7 +173,7 @@ def scheduled_product(
         line_bytes=machine.caches[0].line_bytes if k_block or _asks_for_panels(work, loops, machine) else 0,
         sums_level=level_for(_sums_bytes(work, loops[cut:], tile), machine.caches, first=1) if k_block else "L2",
         epilogue_vectors=epilogue_vectors,
-        skips_zeros=bool(bounded(work, tile)),
+        skips_zeros=bool(bounded_loops(work, tile)),
     )
     if _asks_for_rows(tree, machine):
         tree = replace(tree, row_line_bytes=machine.caches[0].line_bytes)
@@ -284,14 +284,14 @@ def decision_of_streams(work: Product, part: int, machine: Cpu, subject: str) ->
     return Decision(f"streams of {subject}", chosen, reason, "one", "each page of it is waited for")
 
 
-def decision_of_zeros(work: Product, tile: Mapping[str, int], machine: Cpu, subject: str) -> Decision | None:
+def decision_of_zeros(work: Product, point: ProductPoint, machine: Cpu, subject: str) -> Decision | None:
     """What says that tiles leave out steps that add only zeros to their points; None where there are none."""
-    loops = bounded(work, tile)
+    tile = point.tile(work)
+    loops = bounded_loops(work, tile)
     if not loops:
         return None
-    rows, vectors = [tile.get(axis.name, 1) for axis in work.rows], -(-tile[work.columns.name] // work.lanes)
-    cycles = tiled_cycles(work, rows, vectors, machine)
-    whole = tiled_cycles(work.without_support_along(work.depth), rows, vectors, machine)
+    cycles = product_cycles(work, point, machine)
+    whole = product_cycles(work.without_support_along(work.depth), point, machine)
     names = ", ".join(axis.name for axis in work.depth if axis in loops)
     chosen = f"tiles leave out steps of {names} that add only zeros"
     reason = f"{1 - steps_left(work, tile):.1%} of the steps: {cycles:.0f} predicted cycles"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tilewright.expr.core import Axis, Expr, Read, Tensor
 from tilewright.machine import resolve_cpu
 from tilewright.operator.cycles import tiled_cycles
-from tilewright.operator.depth_bounds import DepthBound, _mean_steps, bounded, depth_bounds, steps_left
+from tilewright.operator.depth_bounds import DepthBound, _mean_steps, bounded_loops, depth_bounds, steps_left
 from tilewright.operator.product_loops import merge_product_loops
 from tilewright.tiles.product import Operand, Product, flat_product
 
@@ -70,7 +70,7 @@ def test_no_step_that_adds_something_is_left_out(
 def test_part_of_the_steps_that_are_left(size: int, dilation: int, tile: dict[str, int], part: float) -> None:
     work = convolution(size, 3, dilation, 16)
     assert steps_left(work, tile) == pytest.approx(part)
-    assert bool(bounded(work, tile)) == (part < 1)
+    assert bool(bounded_loops(work, tile)) == (part < 1)
 
 
 def test_innermost_loops_have_no_bounds() -> None:
