@@ -421,10 +421,17 @@ def _row_major_results(graph: Graph, users: Mapping[str, Sequence[Compute]]) -> 
             continue
         for read in node.reads():
             name = read.tensor.name
-            if name in nodes and name not in found and read.indices == node.axes and len(users[name]) == 1:
+            if name in nodes and name not in found and len(users[name]) == 1 and _is_element_wise(read, node):
                 found.add(name)
                 waiting.append(nodes[name])
     return frozenset(found)
+
+
+def _is_element_wise(read: Read, node: Compute) -> bool:
+    """Whether a node reads each element of a tensor where it writes its own; dimensions of extent 1 may be any."""
+    if len(read.indices) != len(node.axes):
+        return False
+    return all(index == axis or axis.extent == 1 for index, axis in zip(read.indices, node.axes, strict=True))
 
 
 def points(node: Compute) -> int:

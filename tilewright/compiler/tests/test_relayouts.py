@@ -343,6 +343,16 @@ def pointwise(size: int, filters: int, channels: int = 128, stride: int = 1, dty
     return b.finish([transpose(result, (0, 2, 3, 1))])
 
 
+@pytest.mark.parametrize(("innermost", "mapping"), [("pixels", "(k|j|rc)"), ("channels", "(i j|k|rc)")])
+def test_vectors_run_as_the_output_of_a_map_is_stored(innermost: str, mapping: str) -> None:
+    b = GraphBuilder()
+    weights = b.constant(RNG.standard_normal((128, 192, 1, 1)).astype("f4"), "W")
+    result = elementwise.relu(conv.conv(b.input("X", (1, 192, 56, 56), "f32"), weights, name="y"))
+    output = transpose(result, (0, 2, 3, 1)) if innermost == "channels" else result
+    plan = make_plan(b.finish([output]), resolve_cpu("znver1"), 1)
+    assert next(each.chosen for each in plan.decisions if each.subject == "instruction of y").startswith(mapping)
+
+
 def copies_of_image(plan: Plan) -> list[str]:
     return [each.reason for each in plan.decisions if each.subject == "layout of X"]
 

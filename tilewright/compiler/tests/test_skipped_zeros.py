@@ -151,20 +151,22 @@ def test_products_that_leave_out_zeros_are_right(
     np.testing.assert_array_equal(compile_graph(graph, threads=threads, options=OPTIONS)(x), expected)
 
 
-def with_hints(plan: Plan) -> Options:
-    """The trees of a plan with the hint at all micro-kernels."""
+def with_hints(plan: Plan, skip: bool) -> Options:
+    """The trees of a plan with the hint at all micro-kernels, or at none."""
     trees = json.loads(json.dumps(plan.trees()))
     for each in trees.values():
-        _set_hint(each, skip=True)
-    assert "skip_zeros" in json.dumps(trees)
+        _set_hint(each, skip)
+    assert ("skip_zeros" in json.dumps(trees)) == skip
     return Options(cache=False, trees=trees, fuse="always")
 
 
 def test_the_hint_is_refused_in_trees_for_gpus() -> None:
     graph = convolution((1, 64, 7, 7), (64, 64, 3, 3), "f16", pads=(1, 1, 1, 1))
-    options = with_hints(plan_graph(graph, resolve_target("sm_80", OPTIONS), 1, OPTIONS))
+    plan = plan_graph(graph, resolve_target("sm_80", OPTIONS), 1, OPTIONS)
+    same, other = (with_hints(plan, skip) for skip in (False, True))
+    assert plan_graph(graph, resolve_target("sm_80", same), 1, same).trees() == plan.trees()
     with pytest.raises(InvalidTree):
-        plan_graph(graph, resolve_target("sm_80", options), 1, options)
+        plan_graph(graph, resolve_target("sm_80", other), 1, other)
 
 
 def test_the_hint_is_refused_in_trees_of_several_products() -> None:
@@ -174,8 +176,36 @@ def test_the_hint_is_refused_in_trees_of_several_products() -> None:
     graph = b.finish([conv.conv(y, b.constant(second, "second"))])
     plan = planned(graph, options=Options(cache=False, fuse="always"))
     assert any(each.instruction and len(each.scheduled.statements) > 1 for each in plan.kernels)
+    assert planned(graph, options=with_hints(plan, skip=False)).trees() == plan.trees()
     with pytest.raises(InvalidTree):
-        planned(graph, options=with_hints(plan))
+        planned(graph, options=with_hints(plan, skip=True))
+
+
+def test_a_border_of_another_value_is_not_left_out() -> None:
+    graph = convolution((1, 16, 7, 7), (24, 16, 3, 3), pads=(1, 1, 1, 1), pad_value=1)
+    x = image_of(graph)
+    (expected,) = evaluate(graph, [x])
+    np.testing.assert_array_equal(compile_graph(graph, threads=1, options=OPTIONS)(x), expected)
+    assert "skip_zeros" not in tree(planned(graph))
+
+
+def test_a_tree_is_predicted_to_take_longer_without_the_hint() -> None:
+    graph = convolution((1, 64, 7, 7), (64, 64, 3, 3), pads=(1, 1, 1, 1))
+    whole = Options(cache=False, trees=trees_of(graph, "znver3", 1, skip=False))
+    cycles = [
+        next(each.cycles for each in planned(graph, options=options).kernels if each.instruction)
+        for options in (OPTIONS, whole)
+    ]
+    assert cycles[0] < cycles[1]
+
+
+@pytest.mark.parametrize(("pad", "shared"), [(1, False), (12, True)])
+def test_threads_share_large_borders(pad: int, shared: bool) -> None:
+    graph = convolution((1, 128, 64, 64), (8, 128, 3, 3), pads=(pad,) * 4, dilations=pad)
+    plan = make_plan(graph, resolve_cpu("znver3"), 2, OPTIONS)
+    borders = [print_tree(each.scheduled.tree) for each in plan.kernels if ".border" in each.name]
+    assert borders
+    assert all(("par" in text.split("{")[0]) == shared for text in borders)
 
 
 def test_sums_that_wait_in_memory_for_loops_that_may_not_run() -> None:

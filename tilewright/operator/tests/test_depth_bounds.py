@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.expr.core import Axis, Expr, Read, Tensor
+from tilewright.expr.core import Axis, Expr, Read, Tensor, walk
 from tilewright.machine import resolve_cpu
 from tilewright.operator.cycles import tiled_cycles
 from tilewright.operator.depth_bounds import DepthBound, _mean_steps, bounded_loops, depth_bounds, steps_left
 from tilewright.operator.product_loops import merge_product_loops
+from tilewright.operator.rules import cpu_product
+from tilewright.operator.rules.cpu_product import choose_point
 from tilewright.tiles.product import Operand, Product, flat_product
 
 MACHINE = resolve_cpu("znver3")
@@ -122,3 +124,22 @@ def test_cycles_are_those_of_the_steps_that_are_left(size: int, tile: dict[str, 
     rows = [tile.get(axis.name, 1) for axis in work.rows]
     whole = tiled_cycles(work.without_support_along(work.depth), rows, 2, MACHINE)
     assert tiled_cycles(work, rows, 2, MACHINE) == pytest.approx(whole * steps_left(work, tile), rel=0.02)
+
+
+def test_merged_loops_leave_no_support_behind() -> None:
+    """An index of one of two loops says nothing of the loop that stands for both."""
+    work = convolution(7, 3, 1, 16)
+    r, s, _ = work.depth
+    kept = [merge_product_loops(work, single=single).statements[0].support for single in ((r, s), (r,))]
+    assert [len(support) for support in kept] == [2, 1]
+    assert r in walk(kept[1][0][0])
+
+
+def test_another_tile_must_leave_out_much_more_than_the_usual_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 28 x 28 points, tiles of 3 by 1 leave out 0.03 more of the steps than those of 6 by 1."""
+    work = replace(convolution(28, 3, 1, 256, 512), shapes=((4, 3), (6, 2), (2, 5), (14, 1), (1, 7)))
+    znver1 = resolve_cpu("znver1")
+    usual, _, _ = choose_point(work.without_support_along(work.depth), znver1, 1, 0, "y")
+    assert choose_point(work, znver1, 1, 0, "y")[0] == usual
+    monkeypatch.setattr(cpu_product, "WORTH_ANOTHER", 1.0)
+    assert choose_point(work, znver1, 1, 0, "y")[0] != usual
